@@ -1,0 +1,177 @@
+#!/usr/bin/env python3
+# environments.py: runs the model test in every environment that an allocator must cope with: limits on
+# address space and mappings, strict overcommit, small stacks, small reserves, and each option.
+#
+# Run by hand and by CI. Two environments change a setting of the whole machine (vm.overcommit_memory,
+# vm.max_map_count): they are marked `machine-wide`, need root, last seconds, and put the old value back;
+# --no-machine-wide leaves them out, and says so. It knows the model's command line and the option
+# names, nothing of the allocator. Last line: N passed, N failed.
+#
+# SPDX-License-Identifier: Apache-2.0
+import argparse
+import os
+import resource
+import signal
+import subprocess
+import sys
+import time
+from contextlib import contextmanager
+
+MIB = 1 << 20
+GIB = 1 << 30
+
+SMALL = ["--mix", "small"]
+MIXED = ["--mix", "mixed", "--size-max", "4m", "--live-max", "64m"]
+LARGE = ["--mix", "large", "--size-max", "8m", "--live-max", "300m"]
+
+
+class Environment:
+    """One run: its name, the model's arguments, and what is different about the world.
+
+    limits: {RLIMIT_*: bytes}; options: WEIR_OPTIONS; sysctl: (name, value), machine-wide;
+    ops: calls relative to --ops.
+    """
+
+    def __init__(self, name, model, limits=None, options="", sysctl=None, ops=1.0):
+        self.name, self.model, self.limits = name, model, limits or {}
+        self.options, self.sysctl, self.ops = options, sysctl, ops
+
+
+AS = resource.RLIMIT_AS
+ENVIRONMENTS = [
+    Environment("plain, small", SMALL),
+    Environment("plain, mixed", MIXED),
+    Environment("plain, large", LARGE, ops=0.02),
+    Environment("RLIMIT_AS 512 MiB", MIXED, {AS: 512 * MIB}),
+    Environment("RLIMIT_AS 4 GiB", MIXED, {AS: 4 * GIB}),
+    Environment("RLIMIT_AS 4 GiB, large", LARGE, {AS: 4 * GIB}, ops=0.02),
+    Environment("RLIMIT_AS lowered after start", [*MIXED, "--limit-as-after", "256m", "--nomem-ok"]),
+    Environment("RLIMIT_AS lowered after start, large",
+                [*LARGE, "--limit-as-after", "256m", "--nomem-ok"], ops=0.02),
+    Environment("small stacks", [*MIXED, "--stack", "32k"], {resource.RLIMIT_STACK: 128 * 1024}),
+    Environment("many short threads", [*SMALL, "--life", "200", "--threads", "8"], ops=0.2),
+    Environment("machine-wide: vm.overcommit_memory=2", MIXED, sysctl=("vm/overcommit_memory", "2")),
+    Environment("machine-wide: vm.overcommit_memory=2, large", LARGE, ops=0.02,
+                sysctl=("vm/overcommit_memory", "2")),
+    Environment("machine-wide: vm.max_map_count=512", MIXED, sysctl=("vm/max_map_count", "512")),
+    Environment("machine-wide: vm.max_map_count=512, large", LARGE, ops=0.02,
+                sysctl=("vm/max_map_count", "512")),
+    Environment("small address space: reserve=256m, RLIMIT_AS 512 MiB", MIXED, {AS: 512 * MIB},
+                "reserve=256m"),
+    Environment("exhausted reserve: reserve=64m, live 300 MiB", LARGE, options="reserve=64m", ops=0.02),
+    Environment("exhausted reserve: reserve=64m, mixed", [*MIXED, "--live-max", "300m", "--slots", "32768"],
+                options="reserve=64m"),
+    Environment("checks=full", MIXED, options="checks=full"),
+    Environment("checks=full, small", SMALL, options="checks=full"),
+    Environment("check_every=1", MIXED, options="check_every=1"),
+    Environment("check_every=1, small", SMALL, options="check_every=1"),
+    Environment("trust_size=yes", MIXED, options="trust_size=yes"),
+    Environment("dirty_max=0", MIXED, options="dirty_max=0"),
+    Environment("dirty_max=0, large", LARGE, options="dirty_max=0", ops=0.02),
+    Environment("map_count_max=16, large", LARGE, options="map_count_max=16", ops=0.02),
+]
+
+
+@contextmanager
+def machine_setting(setting):
+    """Set /proc/sys/NAME to VALUE while the body runs; the old value comes back whatever happens."""
+    if setting is None:
+        yield
+        return
+    path = "/proc/sys/" + setting[0]
+    with open(path) as f:
+        old = f.read()
+
+    def interrupted(number, frame):
+        raise KeyboardInterrupt
+
+    handler = signal.signal(signal.SIGTERM, interrupted)
+    try:
+        with open(path, "w") as f:
+            f.write(setting[1])
+        yield
+    finally:
+        with open(path, "w") as f:
+            f.write(old)
+        signal.signal(signal.SIGTERM, handler)
+
+
+def run(args, environment):
+    """Returns (why it failed or None, the model's last line, the command)."""
+    command = [args.model, "--seed", str(args.seed), "--ops", str(int(args.ops * environment.ops)),
+               "--forks", "8", *environment.model]
+    env = dict(os.environ)
+    prefix = ""
+    if args.lib:
+        env["LD_PRELOAD"] = os.path.abspath(args.lib)
+        prefix = "LD_PRELOAD=" + env["LD_PRELOAD"] + " "
+    env.pop("WEIR_OPTIONS", None)
+    if environment.options:
+        env["WEIR_OPTIONS"] = environment.options
+        prefix += "WEIR_OPTIONS=" + environment.options + " "
+
+    def limit():
+        for which, value in environment.limits.items():
+            resource.setrlimit(which, (value, value))
+
+    shown = prefix + " ".join(command)
+    for which, value in environment.limits.items():
+        flag = "-v" if which == AS else "-s"
+        shown = f"ulimit {flag} {value // 1024}; {shown}"
+    try:
+        with machine_setting(environment.sysctl):
+            done = subprocess.run(command, env=env, preexec_fn=limit, capture_output=True, text=True,
+                                  timeout=args.timeout)
+    except OSError as error:
+        return f"cannot set it up: {error}", "", shown
+    except subprocess.TimeoutExpired:
+        return f"no end within {args.timeout} s", "", shown
+    line = done.stdout.strip().splitlines()[-1] if done.stdout.strip() else ""
+    if done.returncode != 0:
+        return f"exit {done.returncode}: {done.stderr.strip()}", line, shown
+    # Anything on stderr counts: a library that could not be preloaded says so there, too.
+    if done.stderr:
+        return f"it wrote to stderr: {done.stderr.strip()}", line, shown
+    if not line.endswith("lost: 0"):
+        return f"expected a line that ends in 'lost: 0', found {line!r}", line, shown
+    return None, line, shown
+
+
+def main():
+    parser = argparse.ArgumentParser(description="run the model test in every environment")
+    parser.add_argument("--model", required=True, help="the model binary")
+    parser.add_argument("--lib", help="the allocator to preload; without it, libc's")
+    parser.add_argument("--ops", type=int, default=2000000, help="calls in a run of small blocks")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--timeout", type=int, default=300, help="seconds for one environment")
+    parser.add_argument("--only", default="", help="run only environments whose name contains this")
+    parser.add_argument("--no-machine-wide", action="store_true",
+                        help="leave out what changes a setting of the whole machine")
+    args = parser.parse_args()
+    passed = failed = left_out = 0
+    for environment in ENVIRONMENTS:
+        if args.only not in environment.name:
+            continue
+        if environment.sysctl and args.no_machine_wide:
+            print(f"left out  {environment.name}")
+            left_out += 1
+            continue
+        start = time.monotonic()
+        why, line, shown = run(args, environment)
+        seconds = time.monotonic() - start
+        detail = line.partition("handed over")[2].partition("no memory:")[2].split()
+        print(f"{'FAILED' if why else 'ok':9} {environment.name}  ({seconds:.1f} s"
+              f"{', no memory: ' + detail[0] if detail and detail[0] != '0' else ''})", flush=True)
+        if why:
+            failed += 1
+            print(f"          {why}\n          {shown}", flush=True)
+        else:
+            passed += 1
+    if left_out:
+        print(f"{left_out} left out")
+    print(f"{passed} passed, {failed} failed")
+    return failed != 0 or passed == 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,59 @@
+#!/usr/bin/env python3
+# selfcheck.py: shows that the model test notices faults: it runs it on a malloc that is broken in one
+# way after another (broken.c) and wants the right failure each time, and none from the sound one.
+#
+# Run by hand and by CI; knows the texts of the model's failures. Last line: N passed, N failed.
+#
+# SPDX-License-Identifier: Apache-2.0
+import argparse
+import os
+import re
+import subprocess
+import sys
+
+# fault -> what the model must say
+FAULTS = {
+    "overlap": r"FAILED: overlap: .* is in a live block",
+    "content": r"FAILED: content: block .* expected word .*, found",
+    "realloc": r"FAILED: content: block .*; in realloc",
+    "zero": r"FAILED: zeroes: block .* expected 0x00, found 0x01; in calloc",
+    "align": r"FAILED: alignment: .* expected a multiple of",
+    "errno": r"FAILED: errno: .* expected errno to stay \d+, found 5",
+    "null": r"FAILED: no memory: malloc of .* found NULL with error 12",
+    "refuse": r"FAILED: refused: .* expected NULL and ENOMEM",
+    "einval": r"FAILED: refused: case 5",
+    "usable-small": r"FAILED: usable size: .* found 0",
+    # bytes that are not the block's: the neighbour's claim or its content tells; or libc falls over
+    "usable-large": r"FAILED: (overlap|content)|corrupt|invalid",
+    "fork": r"FAILED: (no memory: .* \(child of a fork\)|fork: the child ended)",
+    "fork-hang": r"FAILED: fork: the child ended with status 0xe \(it hung\)",
+    "hang": r"FAILED: stalled: no progress for 2 seconds",
+}
+
+
+def main():
+    parser = argparse.ArgumentParser(description="show that the model test notices faults")
+    parser.add_argument("--model", required=True, help="the model binary")
+    parser.add_argument("--broken", required=True, help="libmodel_broken.so, from broken.c")
+    args = parser.parse_args()
+    passed = failed = 0
+    for fault, expected in [("", None), *FAULTS.items()]:
+        env = dict(os.environ, LD_PRELOAD=os.path.abspath(args.broken), BROKEN=fault)
+        command = [args.model, "--ops", "1000000", "--threads", "2", "--forks", "4", "--stall", "2"]
+        run = subprocess.run(command, env=env, capture_output=True, text=True, timeout=120)
+        if expected is None:
+            good = run.returncode == 0 and " lost: 0" in run.stdout
+        else:
+            good = run.returncode != 0 and re.search(expected, run.stderr)
+        print(f"{'ok' if good else 'FAILED':7} {fault or '(sound)':13} {(run.stderr or run.stdout).splitlines()[0][:150]}")
+        if good:
+            passed += 1
+        else:
+            failed += 1
+            print(f"        expected {expected}, found exit {run.returncode}:\n{run.stderr}", file=sys.stderr)
+    print(f"{passed} passed, {failed} failed")
+    return failed != 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
