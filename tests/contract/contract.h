@@ -42,7 +42,7 @@
 struct contract_tally {
     unsigned long checks;
     unsigned long failures;
-    unsigned short shown[CONTRACT_LINES];
+    unsigned shown[CONTRACT_LINES];
 };
 
 static struct contract_tally *contract_tally_page;
