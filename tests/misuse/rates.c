@@ -12,7 +12,8 @@
 #define _GNU_SOURCE
 #include "misuse.h"
 
-#include <malloc.h>
+#include <pthread.h>
+#include <semaphore.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
@@ -104,6 +105,38 @@ static int handed_out_again(const unsigned char* p) {
     return 0;
 }
 
+/* Two threads that free what they are given. They are there from the start of a round: starting a thread
+ * allocates, and would change what the misuse meets. */
+static struct helper {
+    sem_t wanted, done;
+    void* p;
+} helpers[2];
+
+static void* helper_main(void* arg) {
+    struct helper* h = arg;
+    for (;;) {
+        while (sem_wait(&h->wanted) != 0) continue;
+        free(h->p);
+        sem_post(&h->done);
+    }
+    return NULL;
+}
+
+static void helpers_start(void) {
+    for (unsigned i = 0; i < 2; i++) {
+        pthread_t thread;
+        sem_init(&helpers[i].wanted, 0, 0);
+        sem_init(&helpers[i].done, 0, 0);
+        if (pthread_create(&thread, NULL, helper_main, &helpers[i]) != 0) _exit(4);
+    }
+}
+
+static void free_on(unsigned helper, void* p) {
+    helpers[helper].p = p;
+    sem_post(&helpers[helper].wanted);
+    while (sem_wait(&helpers[helper].done) != 0) continue;
+}
+
 static void mark(void) { prog.shared->misuse_at = prog.shared->calls; }
 static void* volatile sink;
 static void* hide(void* p) {
@@ -184,7 +217,7 @@ static int do_double_free_later(void) {
 }
 static int do_double_free_remote_first(void) {
     struct slot s = take();
-    misuse_free_remote(hide(s.p));
+    free_on(0, hide(s.p));
     mark();
     free(hide(s.p));
     return 1;
@@ -193,14 +226,14 @@ static int do_double_free_remote_second(void) {
     struct slot s = take();
     free(hide(s.p));
     mark();
-    misuse_free_remote(hide(s.p));
+    free_on(0, hide(s.p));
     return 1;
 }
 static int do_double_free_two_threads(void) {
     struct slot s = take();
-    misuse_free_remote(hide(s.p));
+    free_on(0, hide(s.p));
     mark();
-    misuse_free_remote(hide(s.p));
+    free_on(1, hide(s.p));
     return 1;
 }
 static int do_double_free_large(void) { return twice(MIB + below(MIB)), 1; }
@@ -260,6 +293,8 @@ __attribute__((noreturn)) static void round_run(unsigned kind, uint64_t seed) {
     for (unsigned i = 0; i < 8; i++) next();
     prog.spread = 1u << below(6);
     prog.scale = 16u << below(4);
+    if (strstr(kinds[kind].name, "remote") != NULL || strstr(kinds[kind].name, "threads") != NULL)
+        helpers_start();
     work(1 + below(CALLS_BEFORE));
     if (!kinds[kind].run()) _exit(5);
     work(CALLS_AFTER);
