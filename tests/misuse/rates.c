@@ -248,9 +248,9 @@ static int do_size_larger(void) {
 }
 static int do_size_small_as_large(void) { return delete_wrong(size_next(), MIB + below(MIB)), 1; }
 static int do_size_large_as_small(void) { return delete_wrong(MIB + below(MIB), size_next()), 1; }
-static int do_write_link_byte(void) { return write_freed(below(8), 1), 1; }
-static int do_write_link_8(void) { return write_freed(0, 8), 1; }
-static int do_write_link_16(void) { return write_freed(0, 16), 1; }
+static int do_write_one_of_16(void) { return write_freed(below(16), 1), 1; }
+static int do_write_first_word(void) { return write_freed(0, 8), 1; }
+static int do_write_both_words(void) { return write_freed(0, 16), 1; }
 static int do_write_all(void) { return write_freed(0, 4096), 1; }
 static int do_write_second_word(void) { return write_freed(8, 8), 1; }
 static int do_write_deep(void) { return write_freed(16 + below(1024), 1 + below(16)), 1; }
@@ -278,9 +278,9 @@ static const struct {
     {"size-larger", do_size_larger},
     {"size-small-as-large", do_size_small_as_large},
     {"size-large-as-small", do_size_large_as_small},
-    {"write-link-byte", do_write_link_byte},
-    {"write-link-8", do_write_link_8},
-    {"write-link-16", do_write_link_16},
+    {"write-one-of-16", do_write_one_of_16},
+    {"write-first-word", do_write_first_word},
+    {"write-both-words", do_write_both_words},
     {"write-all", do_write_all},
     {"write-second-word", do_write_second_word},
     {"write-deep", do_write_deep},

@@ -1,0 +1,75 @@
+#!/bin/bash
+# run.sh: builds the fuzz targets and runs each for a while from the committed corpus.
+#
+#   run.sh [SECONDS [OBJECT_OR_ARCHIVE]]
+#
+# SECONDS (60) are for each run: options, then malloc in each checking mode. The allocator under test is
+# the given file; without one, the library's sources compiled here with coverage, where
+# src/weir.c exists; else the C library's malloc, which tries the target itself. Run by hand and by CI.
+# Findings and new inputs stay in $FUZZ_WORK (a new directory below $TMPDIR). It knows where the sources
+# are, and nothing of what is in them. Last line: N passed, N failed.
+#
+# SPDX-License-Identifier: Apache-2.0
+set -u
+here=$(cd "$(dirname "$0")" && pwd)
+root=$(cd "$here/../.." && pwd)
+seconds=${1:-60}
+library=${2:-}
+cc=${CC:-clang-19}
+work=${FUZZ_WORK:-$(mktemp -d "${TMPDIR:-/tmp}/weir-fuzz.XXXXXX")}
+mkdir -p "$work"
+passed=0
+failed=0
+flags=(-std=gnu17 -O1 -g -Wall -Wextra -Wundef -Werror -I"$root/src" -I"$root/include")
+
+note() { # NAME STATUS LOG
+    if [ "$2" -eq 0 ]; then
+        passed=$((passed + 1))
+        echo "ok      $1: $(grep -a 'DONE' "$3" | tail -1)"
+    else
+        failed=$((failed + 1))
+        echo "FAILED  $1 (exit $2); the log is $3:"
+        tail -n 30 "$3"
+    fi
+}
+
+run() { # NAME BINARY CORPUS SECONDS
+    local name=$1 binary=$2 corpus=$3 log="$work/$1.log"
+    mkdir -p "$work/$name.corpus"
+    (cd "$work" && "$binary" -max_total_time="$4" -timeout=20 -rss_limit_mb=4096 -max_len=8192 -print_final_stats=1 \
+        -artifact_prefix="$work/$name-" "$work/$name.corpus" "$corpus") >"$log" 2>&1
+    note "$name" $? "$log"
+}
+
+build() { # NAME COMMAND...
+    local name=$1
+    shift
+    if ! "$@" >"$work/$name.build.log" 2>&1; then
+        failed=$((failed + 1))
+        echo "FAILED  $name does not build: $*"
+        cat "$work/$name.build.log"
+        return 1
+    fi
+}
+
+if [ -f "$root/src/core/options.c" ]; then
+    build options "$cc" "${flags[@]}" -fsanitize=fuzzer,address,undefined -fno-sanitize-recover=all \
+        "$here/fuzz_options.c" "$root/src/core/options.c" "$root/src/base/text.c" -o "$work/fuzz_options" &&
+        run options "$work/fuzz_options" "$here/corpus/options" "$seconds"
+fi
+
+if [ -z "$library" ] && [ -f "$root/src/weir.c" ]; then
+    library="$work/weir.o"
+    build weir "$cc" "${flags[@]}" -ftls-model=initial-exec -fno-builtin -fsanitize=fuzzer-no-link -c \
+        "$root/src/weir.c" -o "$library" || library=missing
+fi
+if [ "$library" != missing ] &&
+    build malloc "$cc" "${flags[@]}" -fno-builtin -fsanitize=fuzzer "$here/fuzz_malloc.c" ${library:+"$library"} \
+        -pthread -o "$work/fuzz_malloc"; then
+    for mode in "" check_every=1 checks=full reserve=64m; do
+        WEIR_OPTIONS=$mode run "malloc${mode:+-$mode}" "$work/fuzz_malloc" "$here/corpus/malloc" "$seconds"
+    done
+fi
+[ -n "$library" ] || echo "no weir here: the C library's malloc was tried"
+echo "$passed passed, $failed failed"
+[ "$failed" -eq 0 ] && [ "$passed" -gt 0 ]
