@@ -1,0 +1,113 @@
+//! Finds what is compiled into the tool: the library, the table of options and the version of the
+//! public header. Run by cargo alone. It does not know how the library is built, only the command
+//! that does it, and it never changes a file outside its output directory.
+//!
+//! SPDX-License-Identifier: Apache-2.0
+
+mod options_def;
+
+use std::path::{Path, PathBuf};
+use std::{env, fs, process};
+
+const BUILD_COMMAND: &str = "cmake -S . -B build && cmake --build build";
+
+fn main() {
+    if let Err(message) = generate() {
+        // One line, and cargo shows it as the error of this package.
+        println!("cargo::error={message}");
+        process::exit(1);
+    }
+}
+
+fn generate() -> Result<(), String> {
+    let package = PathBuf::from(variable("CARGO_MANIFEST_DIR")?);
+    let out = PathBuf::from(variable("OUT_DIR")?);
+    let root = package.join("../..");
+
+    let library = library_path(&root)?;
+    println!("cargo::rustc-env=WEIR_LIBRARY_PATH={}", library.display());
+
+    let table = root.join("src/core/options.def");
+    let options =
+        options_def::parse(&read(&table)?).map_err(|why| format!("{}: {why}", table.display()))?;
+    write(&out.join("options.rs"), &options_source(&options))?;
+
+    let header = root.join("include/weir/weir.h");
+    println!(
+        "cargo::rustc-env=WEIR_LIBRARY_VERSION={}",
+        header_version(&read(&header)?).map_err(|why| format!("{}: {why}", header.display()))?
+    );
+    println!("cargo::rerun-if-changed=build");
+    Ok(())
+}
+
+fn library_path(root: &Path) -> Result<PathBuf, String> {
+    println!("cargo::rerun-if-env-changed=WEIR_LIBRARY");
+    let path = match env::var_os("WEIR_LIBRARY") {
+        Some(path) if !path.is_empty() => PathBuf::from(path),
+        _ => root.join("build/libweir.so.1"),
+    };
+    println!("cargo::rerun-if-changed={}", path.display());
+    let help = format!(
+        "build it with `{BUILD_COMMAND}` in the root of the repository, or name it (an absolute path) in WEIR_LIBRARY"
+    );
+    let bytes = fs::read(&path)
+        .map_err(|error| format!("cannot read the library {} ({error}): {help}", path.display()))?;
+    if !bytes.starts_with(b"\x7fELF") {
+        return Err(format!("{} is not a shared library: {help}", path.display()));
+    }
+    path.canonicalize().map_err(|error| format!("{}: {error}", path.display()))
+}
+
+fn options_source(options: &[options_def::Def]) -> String {
+    let mut text = String::from("pub const OPTIONS: &[Opt] = &[\n");
+    for option in options {
+        let kind = match &option.kind {
+            options_def::Kind::Size { default, min, max } => {
+                format!("Kind::Size {{ default: {default}, min: {min}, max: {max} }}")
+            }
+            options_def::Kind::Count { default, min, max } => {
+                format!("Kind::Count {{ default: {default}, min: {min}, max: {max} }}")
+            }
+            options_def::Kind::Word { default, words } => {
+                format!("Kind::Word {{ default: {default}, words: &{words:?} }}")
+            }
+        };
+        text.push_str(&format!(
+            "    Opt {{ name: {:?}, kind: {kind}, help: {:?} }},\n",
+            option.name, option.help
+        ));
+    }
+    text.push_str("];\n");
+    text
+}
+
+fn header_version(header: &str) -> Result<String, String> {
+    let part = |name: &str| -> Result<String, String> {
+        let define = format!("#define {name} ");
+        header
+            .lines()
+            .find_map(|line| line.strip_prefix(&define))
+            .map(|value| value.trim().to_owned())
+            .ok_or_else(|| format!("does not define {name}"))
+    };
+    Ok(format!(
+        "{}.{}.{}",
+        part("WEIR_VERSION_MAJOR")?,
+        part("WEIR_VERSION_MINOR")?,
+        part("WEIR_VERSION_PATCH")?
+    ))
+}
+
+fn variable(name: &str) -> Result<String, String> {
+    env::var(name).map_err(|error| format!("{name}: {error}; run this through cargo"))
+}
+
+fn read(path: &Path) -> Result<String, String> {
+    println!("cargo::rerun-if-changed={}", path.display());
+    fs::read_to_string(path).map_err(|error| format!("cannot read {}: {error}", path.display()))
+}
+
+fn write(path: &Path, text: &str) -> Result<(), String> {
+    fs::write(path, text).map_err(|error| format!("cannot write {}: {error}", path.display()))
+}

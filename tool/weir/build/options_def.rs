@@ -1,0 +1,182 @@
+//! Parses the option table `src/core/options.def`. Used by the build script, and by the tool's unit
+//! tests, which feed it broken tables. It does not know what an option does, only its row's shape:
+//! a macro call per option, whose numbers are constants with an optional shift.
+//!
+//! SPDX-License-Identifier: Apache-2.0
+
+#[derive(Debug, PartialEq, Eq)]
+pub struct Def {
+    pub name: String,
+    pub kind: Kind,
+    pub help: String,
+}
+
+#[derive(Debug, PartialEq, Eq)]
+pub enum Kind {
+    Size { default: u64, min: u64, max: u64 },
+    Count { default: u64, min: u64, max: u64 },
+    Word { default: usize, words: Vec<String> },
+}
+
+/// All rows of the table in its order, or what is wrong and in which line.
+pub fn parse(text: &str) -> Result<Vec<Def>, String> {
+    let text = without_comments(text);
+    let mut rows = Vec::new();
+    let mut rest = text.as_str();
+    while let Some(start) = rest.find(|c: char| !c.is_whitespace()) {
+        let line = 1 + text[..text.len() - rest.len() + start].matches('\n').count();
+        let (row, after) = call(&rest[start..]).map_err(|why| format!("line {line}: {why}"))?;
+        rows.push(row);
+        rest = after;
+    }
+    if rows.is_empty() {
+        return Err("the table has no options".to_owned());
+    }
+    Ok(rows)
+}
+
+/// Comments become blanks, so that line numbers stay.
+fn without_comments(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    let mut chars = text.chars().peekable();
+    let mut quoted = false;
+    while let Some(c) = chars.next() {
+        if quoted && c == '\\' {
+            out.push(c);
+            out.extend(chars.next());
+        } else if c == '"' {
+            quoted = !quoted;
+            out.push(c);
+        } else if !quoted && c == '/' && chars.peek() == Some(&'*') {
+            chars.next();
+            let mut last = ' ';
+            for c in chars.by_ref() {
+                if c == '\n' {
+                    out.push('\n');
+                }
+                if last == '*' && c == '/' {
+                    break;
+                }
+                last = c;
+            }
+        } else if !quoted && c == '/' && chars.peek() == Some(&'/') {
+            for c in chars.by_ref() {
+                if c == '\n' {
+                    out.push('\n');
+                    break;
+                }
+            }
+        } else {
+            out.push(c);
+        }
+    }
+    out
+}
+
+/// One macro call at the start of `text`; the rest of the text comes back with it.
+fn call(text: &str) -> Result<(Def, &str), String> {
+    let open = text.find('(').ok_or("expected WEIR_OPTION(...)")?;
+    let (fields, after) = arguments(&text[open + 1..])?;
+    let def = match (text[..open].trim(), fields.as_slice()) {
+        ("WEIR_OPTION", [name, kind, default, min, max, help]) => {
+            let (default, min, max) = (number(default)?, number(min)?, number(max)?);
+            if min > max || default < min || default > max {
+                return Err(format!("{name}: the default or the range is wrong"));
+            }
+            let kind = match kind.as_str() {
+                "SIZE" => Kind::Size { default, min, max },
+                "COUNT" => Kind::Count { default, min, max },
+                other => return Err(format!("{name}: unknown type {other}")),
+            };
+            Def { name: name.clone(), kind, help: string(help)? }
+        }
+        ("WEIR_OPTION_ENUM", [name, default, words, help]) => {
+            let words: Vec<String> = string(words)?.split('|').map(str::to_owned).collect();
+            let default = number(default)? as usize;
+            if default >= words.len() {
+                return Err(format!("{name}: the default is none of the words"));
+            }
+            Def { name: name.clone(), kind: Kind::Word { default, words }, help: string(help)? }
+        }
+        (name @ ("WEIR_OPTION" | "WEIR_OPTION_ENUM"), fields) => {
+            return Err(format!("{name} with {} fields", fields.len()));
+        }
+        (other, _) => return Err(format!("unknown macro {other}")),
+    };
+    Ok((def, after))
+}
+
+/// The comma-separated fields up to the closing parenthesis.
+fn arguments(text: &str) -> Result<(Vec<String>, &str), String> {
+    let mut fields = vec![String::new()];
+    let mut depth = 0;
+    let mut quoted = false;
+    let mut escaped = false;
+    for (at, c) in text.char_indices() {
+        match c {
+            _ if escaped => escaped = false,
+            '\\' if quoted => escaped = true,
+            '"' => quoted = !quoted,
+            _ if quoted => {}
+            '(' => depth += 1,
+            ')' if depth > 0 => depth -= 1,
+            ')' => {
+                let fields = fields.iter().map(|field| field.trim().to_owned()).collect();
+                return Ok((fields, &text[at + 1..]));
+            }
+            ',' if depth == 0 => {
+                fields.push(String::new());
+                continue;
+            }
+            _ => {}
+        }
+        if let Some(field) = fields.last_mut() {
+            field.push(c);
+        }
+    }
+    Err("the closing parenthesis is missing".to_owned())
+}
+
+/// `12`, `0x10`, `1ull << 46`, `(1u << 20)`.
+fn number(text: &str) -> Result<u64, String> {
+    let bad = || format!("{text} is not a constant that this parser knows");
+    let text = text.trim();
+    let inner =
+        text.strip_prefix('(').and_then(|text| text.strip_suffix(')')).unwrap_or(text).trim();
+    match inner.split_once("<<") {
+        None => literal(inner).ok_or_else(bad),
+        Some((left, right)) => {
+            let value = literal(left.trim()).ok_or_else(bad)?;
+            let shift = literal(right.trim()).filter(|shift| *shift < 64).ok_or_else(bad)?;
+            value.checked_mul(1 << shift).ok_or_else(bad)
+        }
+    }
+}
+
+fn literal(text: &str) -> Option<u64> {
+    let digits = text.trim_end_matches(['u', 'l', 'U', 'L']);
+    match digits.strip_prefix("0x") {
+        Some(hex) => u64::from_str_radix(hex, 16).ok(),
+        None => digits.parse().ok(),
+    }
+}
+
+/// Adjacent C string literals, joined.
+fn string(text: &str) -> Result<String, String> {
+    let mut out = String::new();
+    let mut quoted = false;
+    let mut chars = text.chars();
+    while let Some(c) = chars.next() {
+        match c {
+            '"' => quoted = !quoted,
+            '\\' if quoted => out.extend(chars.next()),
+            _ if quoted => out.push(c),
+            _ if c.is_whitespace() => {}
+            _ => return Err(format!("{text} is not a string literal")),
+        }
+    }
+    if quoted {
+        return Err(format!("{text} has no closing quote"));
+    }
+    Ok(out)
+}

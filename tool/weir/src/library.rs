@@ -1,0 +1,213 @@
+//! Puts the embedded library and a fresh wire file where the command and its children can open them,
+//! and takes them away again. It does not know what the library does.
+//!
+//! A private directory comes first; a descriptor of the tool under /proc is the way out where no
+//! directory is writable, or where none may hold code that runs (noexec). The test is the loader's
+//! own: mapping the file executable.
+//!
+//! SPDX-License-Identifier: Apache-2.0
+
+use crate::wire;
+use anyhow::{Context, Result};
+use rustix::fs::{MemfdFlags, Mode};
+use rustix::mm::{MapFlags, ProtFlags};
+use std::env;
+use std::fs::{self, File, OpenOptions, Permissions};
+use std::io::{self, Write};
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+
+pub static LIBRARY: &[u8] = include_bytes!(env!("WEIR_LIBRARY_PATH"));
+pub const LIBRARY_VERSION: &str = env!("WEIR_LIBRARY_VERSION");
+const LIBRARY_NAME: &str = "libweir.so.1";
+
+/// The library and the wire file of one run. Dropping it deletes them, unless `keep` was called.
+pub struct Placed {
+    pub library: PathBuf,
+    pub wire_path: PathBuf,
+    pub wire: File,
+    directory: Option<PathBuf>,
+    // An open descriptor is what keeps a library under /proc alive.
+    held: Option<File>,
+}
+
+impl Placed {
+    pub fn new() -> Result<Placed> {
+        let directory = candidates().into_iter().find_map(|parent| private_directory(&parent).ok());
+        match Placed::fill(directory.clone()) {
+            Ok(placed) => Ok(placed),
+            Err(error) => {
+                if let Some(directory) = directory {
+                    let _ = fs::remove_dir_all(directory);
+                }
+                Err(error)
+            }
+        }
+    }
+
+    fn fill(directory: Option<PathBuf>) -> Result<Placed> {
+        let in_directory = directory.as_deref().and_then(|directory| library_file(directory).ok());
+        let (library, held) = match in_directory {
+            Some(path) => (path, None),
+            None => {
+                let file = library_memfd().context(
+                    "cannot place the library: no directory of XDG_RUNTIME_DIR, TMPDIR, /tmp, /var/tmp, /dev/shm is writable and allows execution; set TMPDIR to one that does",
+                )?;
+                (descriptor_path(&file), Some(file))
+            }
+        };
+        let (wire_path, wire) = wire_file(directory.as_deref()).context(
+            "cannot make the wire file: set TMPDIR to a directory that is writable and has space",
+        )?;
+        Ok(Placed { library, wire_path, wire, directory, held })
+    }
+
+    /// The text by which /proc/PID/maps shows the library.
+    pub fn library_mark(&self) -> String {
+        match self.held {
+            Some(_) => format!("/memfd:{LIBRARY_NAME}"),
+            None => self.library.display().to_string(),
+        }
+    }
+
+    /// The directory if it has to stay, because processes that use the library are still running.
+    pub fn keep(mut self) -> Option<PathBuf> {
+        self.directory.take()
+    }
+}
+
+impl Drop for Placed {
+    fn drop(&mut self) {
+        if let Some(directory) = &self.directory {
+            let _ = fs::remove_dir_all(directory);
+        }
+    }
+}
+
+/// Directories to try, those that may hold code first.
+fn candidates() -> Vec<PathBuf> {
+    let named = ["XDG_RUNTIME_DIR", "TMPDIR"].into_iter().filter_map(env::var_os);
+    let fixed = ["/tmp", "/var/tmp", "/dev/shm"].into_iter().map(Into::into);
+    let mut paths: Vec<PathBuf> =
+        named.chain(fixed).map(PathBuf::from).filter(|path| is_preloadable(path)).collect();
+    paths.sort_by_key(|path| forbids_code(path));
+    paths
+}
+
+/// The loader splits LD_PRELOAD at colons and blanks and expands `$`; a relative path breaks at the
+/// first chdir.
+fn is_preloadable(path: &Path) -> bool {
+    let text = path.as_os_str().as_encoded_bytes();
+    path.is_absolute()
+        && !text.iter().any(|byte| *byte == b':' || *byte == b'$' || byte.is_ascii_whitespace())
+}
+
+fn forbids_code(path: &Path) -> bool {
+    rustix::fs::statvfs(path)
+        .is_ok_and(|about| about.f_flag.contains(rustix::fs::StatVfsMountFlags::NOEXEC))
+}
+
+fn private_directory(parent: &Path) -> io::Result<PathBuf> {
+    let mut random = [0; 8];
+    rustix::rand::getrandom(&mut random, rustix::rand::GetRandomFlags::empty())?;
+    let name = format!("weir-{}-{:016x}", std::process::id(), u64::from_ne_bytes(random));
+    let path = parent.join(name);
+    rustix::fs::mkdir(&path, Mode::RWXU)?;
+    // Services that start as root and drop their rights exec more programs later; those must be able
+    // to read the library, or the loader writes a complaint into their output.
+    if rustix::process::geteuid().is_root() {
+        fs::set_permissions(&path, Permissions::from_mode(0o711))?;
+    }
+    Ok(path)
+}
+
+fn library_file(directory: &Path) -> io::Result<PathBuf> {
+    let path = directory.join(LIBRARY_NAME);
+    let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&path)?;
+    file.write_all(LIBRARY)?;
+    // Not subject to the umask.
+    file.set_permissions(Permissions::from_mode(0o555))?;
+    drop(file);
+    let checked = File::open(&path).and_then(|file| executable(&file));
+    if checked.is_err() {
+        let _ = fs::remove_file(&path);
+    }
+    checked.map(|()| path)
+}
+
+fn library_memfd() -> io::Result<File> {
+    let flags = MemfdFlags::CLOEXEC;
+    // Kernels before 6.3 do not know the second flag; some newer ones demand it.
+    let fd: OwnedFd = rustix::fs::memfd_create(LIBRARY_NAME, flags | MemfdFlags::EXEC)
+        .or_else(|_| rustix::fs::memfd_create(LIBRARY_NAME, flags))?;
+    let mut file = File::from(fd);
+    file.write_all(LIBRARY)?;
+    file.set_permissions(Permissions::from_mode(0o555))?;
+    executable(&file)?;
+    Ok(file)
+}
+
+/// The loader's own test: a noexec mount refuses an executable mapping.
+fn executable(file: &File) -> io::Result<()> {
+    let bytes = LIBRARY.len();
+    // SAFETY: a fresh private mapping that nobody reads is made and removed.
+    unsafe {
+        let flags = MapFlags::PRIVATE;
+        let protection = ProtFlags::READ | ProtFlags::EXEC;
+        let address = rustix::mm::mmap(std::ptr::null_mut(), bytes, protection, flags, file, 0)?;
+        rustix::mm::munmap(address, bytes)?;
+    }
+    Ok(())
+}
+
+fn wire_file(directory: Option<&Path>) -> io::Result<(PathBuf, File)> {
+    let (path, file) = match directory {
+        Some(directory) => {
+            let path = directory.join("wire");
+            let mut options = OpenOptions::new();
+            options.read(true).write(true).create_new(true).mode(0o600);
+            let file = options.open(&path)?;
+            (path, file)
+        }
+        None => {
+            let file = File::from(rustix::fs::memfd_create("weir-wire", MemfdFlags::CLOEXEC)?);
+            (descriptor_path(&file), file)
+        }
+    };
+    wire::init(&file)?;
+    Ok((path, file))
+}
+
+/// A path for other processes, unlike /proc/self.
+fn descriptor_path(file: &File) -> PathBuf {
+    PathBuf::from(format!("/proc/{}/fd/{}", std::process::id(), file.as_raw_fd()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn both_places_work_and_the_directory_goes_away() {
+        let placed = Placed::new().expect("a place");
+        assert_eq!(fs::read(&placed.library).expect("read"), LIBRARY);
+        assert_eq!(wire::header(&placed.wire).expect("header").slots_claimed, 0);
+        let directory = placed.directory.clone().expect("a directory");
+        assert_eq!(fs::metadata(&directory).expect("stat").permissions().mode() & 0o066, 0);
+        drop(placed);
+        assert!(!directory.exists());
+
+        let placed = Placed::fill(None).expect("descriptors");
+        assert_eq!(fs::read(&placed.library).expect("read"), LIBRARY);
+        assert!(File::open(&placed.wire_path).is_ok());
+    }
+
+    #[test]
+    fn paths_that_the_loader_would_split_are_refused() {
+        for path in ["/a:b", "/a b", "relative", "/a$LIB"] {
+            assert!(!is_preloadable(Path::new(path)), "{path}");
+        }
+        assert!(is_preloadable(Path::new("/run/user/1000")));
+    }
+}

@@ -1,0 +1,122 @@
+//! The `weir` command line: takes the arguments apart and turns errors into one line and an exit code.
+//! Nothing calls it. It does not know how a command is run.
+//!
+//! SPDX-License-Identifier: Apache-2.0
+
+mod elf;
+mod errors;
+mod library;
+mod options;
+mod procfs;
+mod program;
+mod report;
+mod run;
+mod sys;
+mod units;
+mod verdict;
+mod watch;
+mod wire;
+
+use anyhow::{Context, Result};
+use clap::error::ErrorKind;
+use clap::{CommandFactory, Parser, Subcommand};
+use run::End;
+use std::io::Write;
+use std::process::ExitCode;
+
+/// Runs programs on the weir allocator and reports what it did for them.
+#[derive(Parser)]
+#[command(name = "weir", version, about, disable_help_subcommand = true)]
+struct Cli {
+    #[command(subcommand)]
+    action: Action,
+}
+
+#[derive(Subcommand)]
+enum Action {
+    /// Run a program on weir, then report memory, calls and which processes were reached
+    ///
+    /// The exit status is the program's own; a program that dies by a signal ends the tool by the same
+    /// signal. Errors of the tool itself: 2 usage, 125 other failure, 126 not executable, 127 no such
+    /// program.
+    #[command(
+        override_usage = "weir run [--json FILE] [--options NAME=VALUE:...] [--quiet | --report FILE] -- COMMAND [ARGUMENTS]..."
+    )]
+    Run(run::Args),
+    /// List the run-time options of the library
+    Options,
+    /// Print the versions of the tool and of the library inside it
+    Version,
+    /// Print the completion script for a shell
+    Completions { shell: clap_complete::Shell },
+}
+
+fn main() -> ExitCode {
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(error) => return usage(&error),
+    };
+    match act(cli.action) {
+        Ok(End::Code(code)) => ExitCode::from(code),
+        Ok(End::Signal(signal)) => {
+            sys::die_by(signal);
+            // The signal did not end this process; a shell would show the same number.
+            ExitCode::from((128 + signal).clamp(0, 255) as u8)
+        }
+        Err(error) => {
+            errors::say(format_args!("{error:#}"));
+            ExitCode::from(errors::code(&error))
+        }
+    }
+}
+
+fn act(action: Action) -> Result<End> {
+    let text = match action {
+        Action::Run(args) => return run::run(args),
+        Action::Options => options::listing(),
+        Action::Version => format!(
+            "weir {} (library {}, {})\n",
+            env!("CARGO_PKG_VERSION"),
+            library::LIBRARY_VERSION,
+            units::bytes(library::LIBRARY.len() as u64)
+        ),
+        Action::Completions { shell } => {
+            let mut script = Vec::new();
+            clap_complete::generate(shell, &mut Cli::command(), "weir", &mut script);
+            String::from_utf8_lossy(&script).into_owned()
+        }
+    };
+    match std::io::stdout().write_all(text.as_bytes()) {
+        // A reader that has seen enough is no failure.
+        Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => {
+            Err(error).context("cannot write to stdout")
+        }
+        _ => Ok(End::Code(0)),
+    }
+}
+
+/// Help goes to stdout as it is; an error becomes one line.
+fn usage(error: &clap::Error) -> ExitCode {
+    if matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion) {
+        let _ = error.print();
+        return ExitCode::SUCCESS;
+    }
+    let text = error.to_string();
+    let first: Vec<&str> =
+        text.lines().map(str::trim).take_while(|line| !line.is_empty()).collect();
+    let first = first.join(" ");
+    let first = first.strip_prefix("error: ").unwrap_or(&first);
+    errors::say(match error.kind() {
+        ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand | ErrorKind::MissingSubcommand => {
+            "nothing to do: 'weir run -- PROGRAM' runs a program, 'weir --help' lists the rest"
+                .into()
+        }
+        ErrorKind::MissingRequiredArgument
+            if std::env::args_os().nth(1).is_some_and(|a| a == "run") =>
+        {
+            "no command: write 'weir run -- PROGRAM ARGUMENTS'".into()
+        }
+        _ => format!("{first}; 'weir --help' and 'weir run --help' show the usage"),
+    });
+    ExitCode::from(errors::USAGE)
+}

@@ -1,0 +1,351 @@
+//! `weir run`: starts the command with the library in front, stays out of its way, and gathers what
+//! the report needs. One thread, one loop: signals, ended children and the next look at /proc.
+//! Called by `main` alone. It does not know how figures are decoded or printed.
+//!
+//! SPDX-License-Identifier: Apache-2.0
+
+use crate::elf;
+use crate::errors::{self, Exit, NOT_EXECUTABLE, NOT_FOUND, TOOL, USAGE};
+use crate::library::{LIBRARY, Placed};
+use crate::options;
+use crate::program;
+use crate::report::{self, Outcome};
+use crate::sys::{self, Change, Signals, Waited};
+use crate::verdict::{self, Context};
+use crate::watch::Watcher;
+use crate::{procfs, wire};
+use anyhow::{Context as _, Result};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use std::env;
+use std::ffi::{OsStr, OsString};
+use std::fs::File;
+use std::io::{self, Write};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+/// How long processes that outlive the command may take to end before they count as running on.
+const GRACE: Duration = Duration::from_millis(100);
+
+#[derive(clap::Args)]
+pub struct Args {
+    /// Write everything that is known to FILE as JSON
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+    /// Run-time options of the library, as NAME=VALUE:NAME=VALUE ('weir options' lists them)
+    #[arg(long, value_name = "OPTIONS")]
+    options: Vec<String>,
+    /// Print no report
+    #[arg(long, conflicts_with = "report")]
+    quiet: bool,
+    /// Write the report to FILE instead of stderr
+    #[arg(long, value_name = "FILE")]
+    report: Option<PathBuf>,
+    /// The program to run and its arguments
+    #[arg(required = true, trailing_var_arg = true, value_name = "COMMAND")]
+    command: Vec<OsString>,
+}
+
+/// How the tool has to end.
+pub enum End {
+    Code(u8),
+    Signal(i32),
+}
+
+/// The signals that are passed on when they were meant for the tool, and the stop signals, which the
+/// command answers first.
+const PASSED_ON: [i32; 7] = [
+    libc::SIGINT,
+    libc::SIGQUIT,
+    libc::SIGTERM,
+    libc::SIGHUP,
+    libc::SIGUSR1,
+    libc::SIGUSR2,
+    libc::SIGALRM,
+];
+const STOPS: [i32; 3] = [libc::SIGTSTP, libc::SIGTTIN, libc::SIGTTOU];
+
+pub fn run(args: Args) -> Result<End> {
+    for text in &args.options {
+        options::check(text).map_err(|error| Exit::error(USAGE, error.to_string()))?;
+    }
+    let Some((name, arguments)) = args.command.split_first() else {
+        return Err(Exit::error(USAGE, "no command: write 'weir run -- PROGRAM ARGUMENTS'"));
+    };
+    let file = program::find(name, env::var_os("PATH").as_deref())?;
+    let image = program::image(&file);
+    // Opened now: a report that cannot be written is an error before an hour of work, not after.
+    let json_file = args.json.as_deref().map(create).transpose()?;
+    let report_file = args.report.as_deref().map(create).transpose()?;
+
+    let placed = Placed::new()?;
+    let signals = Signals::take(&[PASSED_ON.as_slice(), &STOPS].concat())
+        .context("cannot receive signals: the limit of open files (ulimit -n) may be too low")?;
+    // Without it, processes that outlive their parent are only lost to the report.
+    let _ = rustix::process::set_child_subreaper(Some(rustix::process::getpid()));
+
+    let mut command = Command::new(&file);
+    command.arg0(name).args(arguments);
+    set_environment(&mut command, &placed, &args.options);
+    signals.restore_in(&mut command);
+    let began = Instant::now();
+    let root = match command.spawn() {
+        Ok(child) => child.id() as i32,
+        Err(error) => return Err(start_error(&file, &error)),
+    };
+
+    let run = Run { root, signals, watcher: Watcher::new(&placed, root, &image) };
+    let gathered = run.gather(began);
+    let shown: Vec<String> = args.command.iter().map(|a| a.to_string_lossy().into()).collect();
+    let (mut outcome, running) = gathered.outcome(shown, root, &placed);
+    if running {
+        outcome.kept = placed.keep().map(|path| path.display().to_string());
+    } else {
+        drop(placed);
+    }
+    if let Some((path, file)) = json_file {
+        let text = report::json(&outcome).context("cannot write JSON")?;
+        write_whole(&path, file, &text);
+    }
+    match report_file {
+        Some((path, file)) => write_whole(&path, file, &report::text(&outcome)),
+        None if args.quiet => {}
+        None => {
+            let _ = io::stderr().write_all(report::text(&outcome).as_bytes());
+        }
+    }
+    Ok(match outcome.end {
+        Change::Killed(signal) => End::Signal(signal),
+        Change::Exited(code) | Change::Stopped(code) => End::Code(code as u8),
+    })
+}
+
+fn create(path: &Path) -> Result<(PathBuf, File)> {
+    match File::create(path) {
+        Ok(file) => Ok((path.to_path_buf(), file)),
+        Err(error) => Err(Exit::error(
+            TOOL,
+            format!("cannot write {}: {}; name a file that can be", path.display(), reason(&error)),
+        )),
+    }
+}
+
+/// The command has run: its status is worth more than the report.
+fn write_whole(path: &Path, mut file: File, text: &str) {
+    if let Err(error) = file.write_all(text.as_bytes()) {
+        errors::say(format_args!("cannot write {}: {}", path.display(), reason(&error)));
+    }
+}
+
+/// The error without Rust's "(os error 13)".
+fn reason(error: &io::Error) -> String {
+    let text = error.to_string();
+    text.split(" (os error").next().unwrap_or(&text).to_owned()
+}
+
+fn start_error(file: &Path, error: &io::Error) -> anyhow::Error {
+    let shown = file.display();
+    match error.raw_os_error() {
+        Some(libc::ENOENT) => {
+            let why = program::missing_part(file).unwrap_or_else(|| reason(error));
+            Exit::error(NOT_FOUND, format!("cannot start {shown}: {why}"))
+        }
+        Some(libc::EACCES | libc::EPERM) => Exit::error(
+            NOT_EXECUTABLE,
+            format!(
+                "cannot execute {shown}: permission denied; check its mode, its interpreter's and whether the file system is mounted noexec"
+            ),
+        ),
+        Some(libc::ENOEXEC) => Exit::error(
+            NOT_EXECUTABLE,
+            format!("cannot execute {shown}: this machine does not know the file's format"),
+        ),
+        _ => Exit::error(
+            if error.raw_os_error() == Some(libc::E2BIG) { NOT_EXECUTABLE } else { TOOL },
+            format!("cannot start {shown}: {}", reason(error)),
+        ),
+    }
+}
+
+fn set_environment(command: &mut Command, placed: &Placed, options: &[String]) {
+    let joined = |first: &OsStr, second: Option<OsString>| {
+        let mut value = first.to_owned();
+        if let Some(second) = second.filter(|second| !second.is_empty()) {
+            value.push(":");
+            value.push(second);
+        }
+        value
+    };
+    let preload = joined(placed.library.as_os_str(), env::var_os("LD_PRELOAD"));
+    command.env("LD_PRELOAD", preload).env("WEIR_WIRE", &placed.wire_path);
+    if !options.is_empty() {
+        let own = OsString::from(options.join(":"));
+        // The later word wins in the library: the command line over the environment.
+        let value = match env::var_os("WEIR_OPTIONS").filter(|before| !before.is_empty()) {
+            Some(before) => joined(&before, Some(own)),
+            None => own,
+        };
+        command.env("WEIR_OPTIONS", value);
+    }
+}
+
+struct Run<'a> {
+    root: i32,
+    signals: Signals,
+    watcher: Watcher<'a>,
+}
+
+struct Gathered<'a> {
+    watcher: Watcher<'a>,
+    end: Change,
+    elapsed: Duration,
+    user: Duration,
+    system: Duration,
+    resident_max_bytes: u64,
+    root_had_children: bool,
+}
+
+impl<'a> Run<'a> {
+    fn gather(mut self, began: Instant) -> Gathered<'a> {
+        let mut user = Duration::ZERO;
+        let mut system = Duration::ZERO;
+        let mut root_had_children = false;
+        let root_end: Waited = loop {
+            let until = Instant::now() + self.watcher.pause;
+            self.watcher.look();
+            // Looking may have taken a while; signals are answered at least once per look.
+            let mut ended = None;
+            loop {
+                self.wait(until.saturating_duration_since(Instant::now()));
+                self.receive();
+                if sys::has_ended(self.root) {
+                    root_had_children =
+                        procfs::stat(self.root).is_some_and(|stat| stat.children_faults > 0);
+                }
+                while let Some(waited) = sys::wait_any() {
+                    ended = ended.or(self.reaped(waited, &mut user, &mut system));
+                }
+                if ended.is_some() || Instant::now() >= until {
+                    break;
+                }
+            }
+            if let Some(waited) = ended {
+                break waited;
+            }
+        };
+        let elapsed = began.elapsed();
+        self.let_others_end(&mut user, &mut system);
+        Gathered {
+            watcher: self.watcher,
+            end: root_end.change,
+            elapsed,
+            user,
+            system,
+            resident_max_bytes: root_end.resident_max_bytes,
+            root_had_children,
+        }
+    }
+
+    /// Sleeps until a signal arrives or the time is over.
+    fn wait(&self, time: Duration) {
+        let fd = self.signals.fd();
+        let mut fds = [PollFd::new(&fd, PollFlags::IN)];
+        let timeout =
+            Timespec { tv_sec: time.as_secs() as i64, tv_nsec: i64::from(time.subsec_nanos()) };
+        let _ = poll(&mut fds, Some(&timeout));
+    }
+
+    fn receive(&mut self) {
+        while let Some(received) = self.signals.next() {
+            // What the kernel sent for a key at the terminal, it sent to the whole group: the command
+            // has it. What a process of the command sent to its group, it has as well.
+            let meant_for_tool =
+                received.sender.is_some_and(|sender| !self.watcher.is_descendant(sender));
+            if PASSED_ON.contains(&received.signal) && meant_for_tool {
+                sys::kill(self.root, received.signal);
+            }
+        }
+    }
+
+    /// Takes note of a child; returns the root's end.
+    fn reaped(
+        &mut self,
+        waited: Waited,
+        user: &mut Duration,
+        system: &mut Duration,
+    ) -> Option<Waited> {
+        if let Change::Stopped(signal) = waited.change {
+            if waited.pid == self.root {
+                self.stop_along(signal);
+            }
+            return None;
+        }
+        *user += waited.user;
+        *system += waited.system;
+        self.watcher.ended(waited.pid, waited.change);
+        (waited.pid == self.root).then_some(waited)
+    }
+
+    /// The command stopped, so the shell must see the tool stop; and when the tool goes on, so does
+    /// the command, even if only the tool was told.
+    fn stop_along(&self, signal: i32) {
+        self.signals.stop_self(signal);
+        if procfs::stat(self.root).is_some_and(|stat| stat.state == 'T') {
+            sys::kill(self.root, libc::SIGCONT);
+        }
+    }
+
+    /// Processes that outlive the root get a moment, so that a last child is not taken for a daemon.
+    fn let_others_end(&mut self, user: &mut Duration, system: &mut Duration) {
+        let until = Instant::now() + GRACE;
+        loop {
+            while let Some(waited) = sys::wait_any() {
+                self.reaped(waited, user, system);
+            }
+            self.watcher.look();
+            if !self.watcher.any_running() || Instant::now() >= until {
+                return;
+            }
+            self.wait(self.watcher.pause);
+            while self.signals.next().is_some() {}
+        }
+    }
+}
+
+impl Gathered<'_> {
+    /// The outcome, and whether processes are still running.
+    fn outcome(self, command: Vec<String>, root: i32, placed: &Placed) -> (Outcome, bool) {
+        let running = self.watcher.any_running();
+        let look_pause = self.watcher.pause_longest;
+        let processes = self.watcher.into_processes();
+        let read = wire::header(&placed.wire)
+            .and_then(|header| Ok((header, wire::slots(&placed.wire, &header)?)));
+        let (rows, wire) = match read {
+            Ok((header, slots)) => {
+                let context = Context {
+                    library_machine: elf::inspect(&LIBRARY, &[]).map_or(0, |elf| elf.machine),
+                    slots_refused: header.slots_refused,
+                };
+                (verdict::rows(&processes, slots, &context), Ok(header))
+            }
+            Err(error) => (Vec::new(), Err(error.to_string())),
+        };
+        let has_children = rows.iter().any(|row| row.pid != root);
+        let outcome = Outcome {
+            command,
+            root_pid: root,
+            end: self.end,
+            elapsed: self.elapsed,
+            user: self.user,
+            system: self.system,
+            resident_max_bytes: self.resident_max_bytes,
+            rows,
+            wire,
+            look_pause,
+            may_have_missed: self.root_had_children || has_children,
+            kept: None,
+        };
+        (outcome, running)
+    }
+}

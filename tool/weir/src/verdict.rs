@@ -1,0 +1,334 @@
+//! Joins the slots of the wire with the processes that were seen, and gives for every program that ran
+//! whether calls reached weir and, if not, why. Pure: it takes what was gathered and reads nothing
+//! but the files of programs that nobody saw. It does not know how the answer is printed.
+//!
+//! SPDX-License-Identifier: Apache-2.0
+
+use crate::elf::{self, Class};
+use crate::program::Facts;
+use crate::sys::{self, Change};
+use crate::watch::{Preload, Process, Program};
+use crate::wire::{Slot, State};
+use std::fs::File;
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Verdict {
+    /// Calls of the malloc family came from outside the library.
+    Reached,
+    /// A copy of a reached process without a slot of its own (vfork, a bare clone): it has its
+    /// parent's heap.
+    Inherited,
+    NotReached(Reason),
+}
+
+/// Why no call reached weir. `code` is stable, `text` is for people.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Reason {
+    pub code: &'static str,
+    pub text: String,
+}
+
+#[derive(Debug)]
+pub struct Row {
+    pub pid: i32,
+    pub parent_pid: i32,
+    pub exe: String,
+    pub verdict: Verdict,
+    /// Something worth knowing although calls reached weir.
+    pub note: Option<String>,
+    pub running: bool,
+    pub slot: Option<Slot>,
+}
+
+impl Row {
+    /// Weir was in place, and there was nothing to reach it.
+    pub fn made_no_call(&self) -> bool {
+        matches!(&self.verdict, Verdict::NotReached(reason) if reason.code == "no_call")
+    }
+}
+
+pub struct Context {
+    pub library_machine: u16,
+    pub slots_refused: u32,
+}
+
+/// One row per program that ran, in the order in which the processes were seen.
+pub fn rows(processes: &[Process], slots: Vec<Slot>, context: &Context) -> Vec<Row> {
+    let reached: Vec<i32> = slots.iter().filter(|slot| is_reached(slot)).map(|s| s.pid).collect();
+    let mut slots: Vec<Option<Slot>> = slots.into_iter().map(Some).collect();
+    let mut rows = Vec::new();
+    for process in processes {
+        // A pid that was used again within one run is not told apart: all its slots go to the first.
+        let own = slots
+            .iter_mut()
+            .filter(|slot| slot.as_ref().is_some_and(|slot| slot.pid == process.inner_pid));
+        let own: Vec<Slot> = own.filter_map(Option::take).collect();
+        let parent_reached = reached.contains(&process.parent);
+        rows.extend(process_rows(process, own, parent_reached, context));
+    }
+    // Processes that only the handshake saw.
+    let mut unseen: Vec<Slot> = slots.into_iter().flatten().collect();
+    while !unseen.is_empty() {
+        let pid = unseen[0].pid;
+        let (own, rest): (Vec<Slot>, Vec<Slot>) =
+            unseen.into_iter().partition(|slot| slot.pid == pid);
+        unseen = rest;
+        let copies_end = own.len() - 1;
+        rows.extend(own.into_iter().enumerate().filter_map(|(at, slot)| {
+            let executed = slot.state == State::Forked && at < copies_end;
+            (!executed).then(|| slot_row(slot, None, None))
+        }));
+    }
+    rows
+}
+
+fn process_rows(
+    process: &Process,
+    slots: Vec<Slot>,
+    parent_reached: bool,
+    context: &Context,
+) -> Vec<Row> {
+    let mut slots: Vec<Option<Slot>> = slots.into_iter().map(Some).collect();
+    let last_slot = slots.len().checked_sub(1);
+    // Which slot belongs to which program: the next free one of the same file.
+    let matched: Vec<Option<usize>> = {
+        let mut taken = vec![false; slots.len()];
+        process
+            .programs
+            .iter()
+            .map(|program| {
+                let at = slots.iter().enumerate().position(|(at, slot)| {
+                    !taken[at] && slot.as_ref().is_some_and(|slot| same_exe(&slot.exe, program))
+                })?;
+                taken[at] = true;
+                Some(at)
+            })
+            .collect()
+    };
+    let executed_unmatched = process
+        .programs
+        .iter()
+        .zip(&matched)
+        .any(|(program, slot)| slot.is_none() && !program.copy_of_parent && !program.gone);
+    let mut rows = Vec::new();
+    for (at, program) in process.programs.iter().enumerate() {
+        let last = at + 1 == process.programs.len();
+        let slot_at = matched[at];
+        match slot_at.and_then(|at| slots[at].take()) {
+            Some(slot) => {
+                let executed =
+                    slot.state == State::Forked && (slot_at != last_slot || executed_unmatched);
+                if !executed {
+                    rows.push(slot_row(slot, Some(process), Some(program)));
+                }
+            }
+            // The moment between fork and exec, or a zombie whose slots say it all.
+            None if program.copy_of_parent && (!last || last_slot.is_some()) => {}
+            None if program.gone && last_slot.is_some() => {}
+            None => rows.push(Row {
+                pid: process.pid,
+                parent_pid: process.parent,
+                exe: program.exe.clone(),
+                verdict: if program.copy_of_parent && parent_reached {
+                    Verdict::Inherited
+                } else {
+                    Verdict::NotReached(reason_without_slot(process, program, last, context))
+                },
+                note: None,
+                running: process.running && last,
+                slot: None,
+            }),
+        }
+    }
+    for (at, slot) in slots.into_iter().enumerate() {
+        let Some(slot) = slot else { continue };
+        let executed = slot.state == State::Forked && (Some(at) != last_slot || executed_unmatched);
+        if !executed {
+            rows.push(slot_row(slot, Some(process), None));
+        }
+    }
+    rows
+}
+
+fn slot_row(slot: Slot, process: Option<&Process>, program: Option<&Program>) -> Row {
+    let read;
+    let facts = match program {
+        Some(program) => program.facts.as_deref(),
+        None => {
+            read = File::open(&slot.exe).ok().map(|file| Facts::of(&file));
+            read.as_ref()
+        }
+    };
+    let (verdict, note) = if is_reached(&slot) {
+        let linked = facts.and_then(Facts::sanitizer);
+        let note = linked.map(|name| {
+            format!("built with {name}, which may refuse to run behind a preloaded library")
+        });
+        (Verdict::Reached, note)
+    } else {
+        (Verdict::NotReached(reason_with_slot(&slot, process, program, facts)), None)
+    };
+    Row {
+        pid: process.map_or(slot.pid, |process| process.pid),
+        parent_pid: process.map_or(slot.parent_pid, |process| process.parent),
+        exe: slot.exe.clone(),
+        verdict,
+        note,
+        running: process.is_some_and(|process| process.running),
+        slot: Some(slot),
+    }
+}
+
+fn is_reached(slot: &Slot) -> bool {
+    match slot.state {
+        State::Reached | State::Forked => true,
+        // The last state hides whether REACHED came before; the counters tell.
+        State::Ended => slot.figures.alloc_calls + slot.figures.free_calls > 0,
+        State::Loaded => false,
+    }
+}
+
+/// The slot's path is cut to 255 bytes.
+fn same_exe(exe: &str, program: &Program) -> bool {
+    exe == program.exe || (exe.len() >= 255 && program.exe.starts_with(exe))
+}
+
+fn reason(code: &'static str, text: impl Into<String>) -> Reason {
+    Reason { code, text: text.into() }
+}
+
+/// The library is mapped and its constructor ran, but no call came.
+fn reason_with_slot(
+    slot: &Slot,
+    process: Option<&Process>,
+    program: Option<&Program>,
+    facts: Option<&Facts>,
+) -> Reason {
+    if let Some(name) = facts.and_then(Facts::sanitizer) {
+        return sanitizer(name);
+    }
+    if facts.is_some_and(Facts::defines_malloc) {
+        return reason("own_malloc", "has a malloc of its own linked in, which comes first");
+    }
+    let environment = program.and_then(|program| program.environment.as_ref());
+    if let Some(Preload::Behind(first)) = environment.map(|environment| &environment.preload) {
+        return reason("preload_outranked", format!("LD_PRELOAD was changed: {first} comes first"));
+    }
+    if let Some(Change::Killed(signal)) = process.and_then(|process| process.ended)
+        && slot.state == State::Loaded
+    {
+        let name = sys::signal_name(signal);
+        return reason("killed_early", format!("killed by {name} before its first call"));
+    }
+    reason("no_call", "library loaded, but no malloc call came")
+}
+
+/// The library never announced itself. The order is that of certainty: what the file rules out comes
+/// before what the surroundings suggest.
+fn reason_without_slot(
+    process: &Process,
+    program: &Program,
+    last: bool,
+    context: &Context,
+) -> Reason {
+    if let Some(facts) = &program.facts
+        && let Some(reason) = reason_in_file(facts, context)
+    {
+        return reason;
+    }
+    if program.hidden {
+        return reason(
+            "secure_execution",
+            "runs with other rights (setuid or the like): the loader ignores LD_PRELOAD",
+        );
+    }
+    if let Some(environment) = &program.environment {
+        match &environment.preload {
+            Preload::Missing => {
+                return reason(
+                    "preload_cleared",
+                    "its parent removed the library from LD_PRELOAD (a cleaned environment)",
+                );
+            }
+            Preload::Behind(_) | Preload::First if !environment.has_wire => {
+                return reason(
+                    "wire_cleared",
+                    "its parent removed or changed WEIR_WIRE: it may run on weir, unproven",
+                );
+            }
+            _ => {}
+        }
+    }
+    if let Some(name) = program.facts.as_deref().and_then(Facts::sanitizer) {
+        return sanitizer(name);
+    }
+    if program.mapped == Some(true) {
+        return if context.slots_refused > 0 {
+            reason("slots_exhausted", "runs on weir, but all slots for the proof were taken")
+        } else {
+            reason(
+                "no_handshake",
+                "library mapped, but it could not open the wire file (other user or sandbox)",
+            )
+        };
+    }
+    if program.mapped == Some(false) {
+        return reason(
+            "not_loaded",
+            "the loader did not map the library (other user, sandbox or chroot; see its message)",
+        );
+    }
+    match process.ended {
+        Some(Change::Killed(signal)) if last => reason(
+            "killed_early",
+            format!("killed by {} before the library was loaded", sys::signal_name(signal)),
+        ),
+        _ => reason("ended_early", "ended before it could be looked at, or the loader failed"),
+    }
+}
+
+fn reason_in_file(facts: &Facts, context: &Context) -> Option<Reason> {
+    let elf = match &facts.elf {
+        Ok(elf) => elf,
+        Err(elf::Error::Broken(_)) => {
+            return Some(reason("damaged_file", "its ELF file is damaged"));
+        }
+        Err(_) => return None,
+    };
+    if elf.class == Class::Bits32 {
+        return Some(reason("wrong_class", "32-bit program: the library is 64-bit"));
+    }
+    if elf.machine != context.library_machine || !elf.little_endian {
+        let name = machine_name(elf.machine);
+        return Some(reason("other_machine", format!("built for another machine ({name})")));
+    }
+    let Some(interpreter) = &elf.interpreter else {
+        return Some(reason("static", "statically linked: there is no loader to preload anything"));
+    };
+    if let Some(what) = facts.secure {
+        let text = format!("{what}: the loader ignores LD_PRELOAD in secure execution");
+        return Some(reason("secure_execution", text));
+    }
+    interpreter.contains("ld-musl").then(|| {
+        reason("musl", "linked with musl: the library is built for glibc and was not loaded")
+    })
+}
+
+fn sanitizer(name: &str) -> Reason {
+    reason("sanitizer", format!("built with {name}, whose own malloc comes first"))
+}
+
+fn machine_name(machine: u16) -> String {
+    match machine {
+        3 => "x86".to_owned(),
+        8 => "MIPS".to_owned(),
+        20 | 21 => "PowerPC".to_owned(),
+        22 => "S390".to_owned(),
+        40 => "Arm 32-bit".to_owned(),
+        elf::MACHINE_X86_64 => "x86-64".to_owned(),
+        elf::MACHINE_AARCH64 => "aarch64".to_owned(),
+        243 => "RISC-V".to_owned(),
+        258 => "LoongArch".to_owned(),
+        other => format!("ELF machine {other}"),
+    }
+}
