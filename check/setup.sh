@@ -19,14 +19,26 @@ setup_as_root() {
 # setup_list FILE...: the names in package lists, comments left out.
 setup_list() { sed -e 's/#.*//' "$@" | tr -s ' \t' '\n\n' | sed '/^$/d' | sort -u; }
 
-setup_missing() { # PACKAGE...: those that are not installed
+setup_missing() { # PACKAGE...: those that are not installed; a|b is there when either is
     local package
     for package in "$@"; do
-        case $(dpkg-query -W -f='${db:Status-Status}' "$package" 2>/dev/null) in
-            installed) ;;
+        # shellcheck disable=SC2086 # the alternatives are words
+        case " $(dpkg-query -W -f='${db:Status-Status} ' ${package//|/ } 2>/dev/null)" in
+            *" installed "*) ;;
             *) echo "$package" ;;
         esac
     done
+}
+
+setup_alternative() { # a|b: the first that the distribution has; the first of all when none is there
+    local package
+    for package in ${1//|/ }; do
+        if [ -n "$(setup_candidate "$package")" ]; then
+            echo "$package"
+            return 0
+        fi
+    done
+    echo "${1%%|*}"
 }
 
 setup_log() { mkdir -p "$ROOT/build/setup" && echo "$ROOT/build/setup/$1.log"; }
@@ -52,18 +64,19 @@ setup_update() {
     setup_updated=yes
 }
 
-# setup_packages PACKAGE...: installs those that are missing. Where there is no apt-get, the tools
+# setup_packages PACKAGE...: installs those that are missing; a|b means one of the two. Where there is no apt-get, the tools
 # themselves will say what is missing.
 setup_packages() {
-    local missing
+    local missing index
     if ! command -v apt-get >/dev/null || ! command -v dpkg-query >/dev/null; then
         setup_say "no apt-get here; it is up to you that these are installed: $*"
         return 0
     fi
     mapfile -t missing < <(setup_missing "$@")
     if [ ${#missing[@]} -eq 0 ]; then return 0; fi
-    setup_say "installing ${missing[*]}"
     setup_update
+    for index in "${!missing[@]}"; do missing[index]=$(setup_alternative "${missing[index]}"); done
+    setup_say "installing ${missing[*]}"
     setup_quietly apt-install setup_apt -qq install -y --no-install-recommends "${missing[@]}"
 }
 
@@ -79,7 +92,7 @@ setup_rust_ready() { # yes when the cargo and rustc on PATH are new enough
     [ -n "$have" ] && command -v cargo >/dev/null && setup_version_at_least "$have" "${want:-1.85}"
 }
 
-setup_candidate() { LC_ALL=C apt-cache policy "$1" 2>/dev/null | sed -n 's/^  Candidate: \([0-9][0-9.]*\).*/\1/p'; }
+setup_candidate() { LC_ALL=C apt-cache policy "$1" 2>/dev/null | sed -n 's/^  Candidate: \([0-9]*:\)\{0,1\}\([0-9][0-9.]*\).*/\2/p'; }
 
 # setup_rust: makes cargo and rustc available, new enough for tool/Cargo.toml. In this order: what is
 # there; Debian's newer compilers (cargo-web in Debian 12, Ubuntu's cargo-1.NN); plain cargo; rustup
@@ -88,6 +101,11 @@ setup_rust() {
     local lint=${1:-} want number packages=()
     want=$(setup_rust_wanted)
     if [ -d "$HOME/.cargo/bin" ]; then PATH=$PATH:$HOME/.cargo/bin; fi
+    if ! setup_rust_ready; then
+        number=$(printf '%s\n' /usr/lib/rust-1.*/bin | sort -V | tail -n 1)
+        PATH=$number:$PATH
+        hash -r
+    fi
     if ! setup_rust_ready; then
         command -v apt-get >/dev/null || setup_die "need cargo $want or newer"
         setup_update

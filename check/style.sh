@@ -40,7 +40,17 @@ tracked_formatted() { tracked '*.c' '*.h' '*.cc' '*.cpp' '*.hpp'; }
 # Some tracked C must be there, or the check looks at nothing.
 format_all() {
     [ -n "$(tracked_formatted | head -c 1)" ] || { echo "no tracked C files"; return 1; }
-    tracked_formatted | xargs -0 -n 20 -P 2 clang-format-19 --dry-run -Werror
+    tracked_formatted | xargs -0 clang-format-19 --dry-run -Werror >"$scratch/format" 2>&1 && return 0
+    grep -o '^[^: ]*:[0-9]*:[0-9]*: error' "$scratch/format" | cut -d: -f1 | sort | uniq -c
+    echo "(lines to reformat in each file; clang-format-19 -i FILE does it)"
+    return 1
+}
+
+# none_match PATTERN: reads names, NUL-terminated; fails and shows the lines when one matches.
+none_match() {
+    xargs -0 grep -InHE "$1" >"$scratch/matches"
+    cat "$scratch/matches"
+    [ ! -s "$scratch/matches" ]
 }
 
 includes=(-I include -I src)
@@ -57,17 +67,17 @@ header_alone() {
 
 # A to-do marker is a word in capitals; the pattern is in two pieces so that it does not find itself.
 no_markers() {
-    ! tracked . | xargs -0 grep -InE "\\b(TO""DO|FIX""ME|XX""X|HA""CK)\\b"
+    tracked . | none_match "\\b(TO""DO|FIX""ME|XX""X|HA""CK)\\b"
 }
 
 # Nothing tracked may name a directory of the machine that it was written on.
 no_machine_paths() {
-    ! tracked . | xargs -0 grep -InE "(^|[^A-Za-z0-9_.-])/(ho""me|ro""ot|wo""rk|Us""ers)/"
+    tracked . | none_match "(^|[^A-Za-z0-9_.-])/(ho""me|ro""ot|wo""rk|Us""ers)/"
 }
 
 no_trailing_blanks() {
-    ! tracked '*.c' '*.h' '*.cpp' '*.hpp' '*.py' '*.sh' '*.rs' '*.md' '*.txt' '*.cmake' run test .ci/run |
-        xargs -0 grep -InE '[[:space:]]+$|'$'\r'
+    tracked '*.c' '*.h' '*.cpp' '*.hpp' '*.py' '*.sh' '*.rs' '*.md' '*.txt' '*.cmake' run test .ci/run |
+        none_match '[[:space:]]+$'
 }
 
 shell_syntax() {
