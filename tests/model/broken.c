@@ -76,7 +76,7 @@ void* memalign(size_t align, size_t size) {
 }
 void* aligned_alloc(size_t align, size_t size) { return memalign(align, size); }
 int posix_memalign(void** out, size_t align, size_t size) {
-    if ((align & (align - 1)) != 0) return faulty("einval", 1) ? 0 : EINVAL;
+    if (align < sizeof(void*) || (align & (align - 1)) != 0) return faulty("einval", 1) ? 0 : EINVAL;
     void* p = memalign(align, size);
     if (p == NULL) return ENOMEM;
     *out = p;
