@@ -1,0 +1,128 @@
+/* introspect.c: glibc's calls that report on the heap, reporting on weir's.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include <errno.h>
+#include <limits.h>
+#include <malloc.h>
+#include <stdio.h>
+
+#include "api/stats.h"
+#include "base/text.h"
+#include "core/options.h"
+#include "os/os.h"
+#include "page/span.h"
+
+/* arena: bytes held in slabs and free spans; hblkhd: in large blocks; uordblks: live; fordblks: free
+ * inside what is held; keepcost: what malloc_trim could give back at once. */
+WEIR_EXPORT struct mallinfo2 mallinfo2(void) {
+    struct weir_stats all;
+    struct census t;
+    stats_fill(&all, &t);
+    uint64_t large = load_relaxed(&span_totals.large);
+    uint64_t large_blocks = load_relaxed(&heap_totals.large_allocs) - load_relaxed(&heap_totals.large_frees);
+    uint64_t free_bytes = all.cached_bytes + all.dirty_bytes;
+    return (struct mallinfo2){.arena = all.live_bytes - large + free_bytes,
+                              .ordblks = t.classes[0].slabs + 1,
+                              .hblks = large_blocks,
+                              .hblkhd = large,
+                              .uordblks = all.live_bytes,
+                              .fordblks = free_bytes,
+                              .keepcost = all.dirty_bytes};
+}
+
+/* The old form's fields are int: what does not fit is cut to INT_MAX, not wrapped. */
+static int clamp(size_t n) { return n > INT_MAX ? INT_MAX : (int)n; }
+
+WEIR_EXPORT struct mallinfo mallinfo(void) {
+    struct mallinfo2 m = mallinfo2();
+    return (struct mallinfo){.arena = clamp(m.arena),
+                             .ordblks = clamp(m.ordblks),
+                             .hblks = clamp(m.hblks),
+                             .hblkhd = clamp(m.hblkhd),
+                             .uordblks = clamp(m.uordblks),
+                             .fordblks = clamp(m.fordblks),
+                             .keepcost = clamp(m.keepcost)};
+}
+
+WEIR_EXPORT void malloc_stats(void) {
+    struct weir_stats all;
+    struct census t;
+    stats_fill(&all, &t);
+    const struct {
+        const char* name;
+        uint64_t value;
+    } rows[] = {{"live bytes", all.live_bytes},
+                {"live blocks", all.live_blocks},
+                {"cached bytes", all.cached_bytes},
+                {"dirty bytes", all.dirty_bytes},
+                {"metadata bytes", all.metadata_bytes},
+                {"resident bytes", all.resident_bytes},
+                {"resident peak bytes", all.resident_peak_bytes},
+                {"allocations", all.alloc_calls},
+                {"frees", all.free_calls},
+                {"thread heaps", all.heaps_live}};
+    char buffer[1024];
+    struct text text = text_make(buffer, sizeof buffer);
+    text_string(&text, "weir ");
+    text_string(&text, weir_version());
+    text_char(&text, '\n');
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        text_string(&text, rows[i].name);
+        for (size_t n = text_length(rows[i].name, 24); n < 24; n++) text_char(&text, ' ');
+        text_string(&text, "= ");
+        text_number(&text, rows[i].value);
+        text_char(&text, '\n');
+    }
+    os_write(2, buffer, text.length);
+}
+
+/* XML as malloc_info(3) describes it: one heap with a row per size class, then the totals. */
+WEIR_EXPORT int malloc_info(int options, FILE* stream) {
+    if (options != 0) {
+        errno = EINVAL;
+        return -1;
+    }
+    struct weir_stats all;
+    struct census t;
+    stats_fill(&all, &t);
+    fprintf(stream, "<malloc version=\"1\">\n<heap nr=\"0\">\n<sizes>\n");
+    uint64_t free_blocks = 0;
+    for (unsigned c = 0; c < CLASS_COUNT; c++) {
+        uint64_t n = t.classes[c].cached_blocks;
+        uint32_t bytes = size_classes[c].bytes;
+        free_blocks += n;
+        if (n != 0)
+            fprintf(stream, "<size from=\"%u\" to=\"%u\" total=\"%llu\" count=\"%llu\"/>\n", bytes, bytes,
+                    (unsigned long long)(n * bytes), (unsigned long long)n);
+    }
+    uint64_t large = load_relaxed(&span_totals.large);
+    fprintf(stream,
+            "</sizes>\n</heap>\n<total type=\"fast\" count=\"%llu\" size=\"%llu\"/>\n"
+            "<total type=\"rest\" count=\"%llu\" size=\"%llu\"/>\n<total type=\"mmap\" count=\"%llu\" size=\"%llu\"/>\n"
+            "<system type=\"current\" size=\"%llu\"/>\n<system type=\"max\" size=\"%llu\"/>\n"
+            "<aspace type=\"total\" size=\"%llu\"/>\n<aspace type=\"mprotect\" size=\"%llu\"/>\n</malloc>\n",
+            (unsigned long long)free_blocks, (unsigned long long)all.cached_bytes, 0ull,
+            (unsigned long long)all.dirty_bytes,
+            (unsigned long long)(load_relaxed(&heap_totals.large_allocs) - load_relaxed(&heap_totals.large_frees)),
+            (unsigned long long)large, (unsigned long long)all.resident_bytes,
+            (unsigned long long)all.resident_peak_bytes, (unsigned long long)all.reserved_bytes,
+            (unsigned long long)all.committed_bytes);
+    return ferror(stream) ? -1 : 0;
+}
+
+/* 1 when something went back to the kernel. `pad` bytes of free memory may stay, as in glibc. */
+WEIR_EXPORT int malloc_trim(size_t pad) {
+    heap_collect();
+    if (load_relaxed(&span_totals.dirty) <= pad) return 0;
+    return span_purge_all() ? 1 : 0;
+}
+
+/* M_TRIM_THRESHOLD sets what dirty_max sets; the other parameters of glibc's malloc mean nothing here
+ * and are accepted, as glibc accepts them; 0 for what is no parameter. */
+WEIR_EXPORT int mallopt(int parameter, int value) {
+    if (parameter == M_TRIM_THRESHOLD && value >= 0) core_options.dirty_max = (uint64_t)value;
+    bool known = (parameter >= M_ARENA_MAX && parameter <= M_TRIM_THRESHOLD) ||
+                 (parameter >= M_MXFAST && parameter <= M_KEEP);
+    return known ? 1 : 0;
+}

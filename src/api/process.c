@@ -1,0 +1,101 @@
+/* process.c: the life of the process and its threads: start, thread exit, fork, limits, exit.
+ *
+ * Nothing here runs before the first call of malloc or the library's constructor, and neither asks for
+ * dlsym, stdio or a pthread key: the key is made when a second thread gets a heap.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#ifndef _GNU_SOURCE
+#    define _GNU_SOURCE
+#endif
+#include <errno.h>
+#include <limits.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <sys/resource.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "api/wire.h"
+#include "core/options.h"
+#include "heap/heap.h"
+#include "os/os.h"
+#include "page/span.h"
+#include "weir/weir.h"
+
+enum { KEY_NONE, KEY_MAKING, KEY_READY };
+static uint32_t thread_key_state; /* Sync: acquire and release publish thread_key */
+static pthread_key_t thread_key;
+
+/* Other keys' destructors may allocate after ours: ours asks to run again, and empties the heap out in
+ * the last round that libc promises. */
+static void thread_exit(void* rounds) {
+    uintptr_t left = (uintptr_t)rounds;
+    if (left > 1 && pthread_setspecific(thread_key, (void*)(left - 1)) == 0) return;
+    heap_detach();
+}
+
+static void thread_attached(void) {
+    int saved = errno;
+    wire_reached();
+    if (os_thread_id() != os_process_id()) {
+        uint32_t expected = KEY_NONE;
+        if (cas_acq_rel(&thread_key_state, &expected, KEY_MAKING)) {
+            bool made = pthread_key_create(&thread_key, thread_exit) == 0;
+            store_release(&thread_key_state, made ? KEY_READY : KEY_NONE); /* publishes thread_key */
+        }
+        while (load_acquire(&thread_key_state) == KEY_MAKING) arch_pause();
+        if (load_acquire(&thread_key_state) == KEY_READY)
+            pthread_setspecific(thread_key, (void*)(uintptr_t)PTHREAD_DESTRUCTOR_ITERATIONS);
+    }
+    errno = saved;
+}
+
+static void fork_child(void) {
+    heap_fork_child();
+    wire_forked();
+}
+
+static __attribute__((constructor(101))) void library_start(void) {
+    wire_open();
+    heap_attach_hook = thread_attached;
+    if (heap_self() != &heap_empty) wire_reached();
+    pthread_atfork(heap_fork_prepare, heap_fork_parent, fork_child);
+}
+
+static __attribute__((destructor)) void library_end(void) {
+    wire_ended();
+    if (core_options.stats != 0) weir_stats_json(2);
+}
+
+/* RLIMIT_AS counts address space that is only set aside: when a program lowers the limit, what is behind
+ * the heap's frontier goes, so that the program's own mappings fit. */
+static int limit_set(int pid, unsigned resource, const struct rlimit* limit, struct rlimit* old) {
+    if (resource == RLIMIT_AS && limit != NULL && limit->rlim_cur != RLIM_INFINITY &&
+        (pid == 0 || pid == os_process_id())) {
+        os_lock_take(&page_lock);
+        region_trim();
+        os_lock_give(&page_lock);
+    }
+    return (int)syscall(SYS_prlimit64, pid, resource, limit, old);
+}
+
+/* Declared here under other types than libc's headers give: the kernel's struct is the same for both. */
+WEIR_EXPORT int weir_setrlimit(unsigned resource, const struct rlimit* limit) __asm__("setrlimit");
+WEIR_EXPORT int weir_setrlimit(unsigned resource, const struct rlimit* limit) {
+    return limit_set(0, resource, limit, NULL);
+}
+WEIR_EXPORT int weir_setrlimit64(unsigned resource, const struct rlimit* limit) __asm__("setrlimit64");
+WEIR_EXPORT int weir_setrlimit64(unsigned resource, const struct rlimit* limit) {
+    return limit_set(0, resource, limit, NULL);
+}
+WEIR_EXPORT int weir_prlimit(int pid, unsigned resource, const struct rlimit* limit, struct rlimit* old)
+    __asm__("prlimit");
+WEIR_EXPORT int weir_prlimit(int pid, unsigned resource, const struct rlimit* limit, struct rlimit* old) {
+    return limit_set(pid, resource, limit, old);
+}
+WEIR_EXPORT int weir_prlimit64(int pid, unsigned resource, const struct rlimit* limit, struct rlimit* old)
+    __asm__("prlimit64");
+WEIR_EXPORT int weir_prlimit64(int pid, unsigned resource, const struct rlimit* limit, struct rlimit* old) {
+    return limit_set(pid, resource, limit, old);
+}

@@ -1,0 +1,106 @@
+/* wire.c: see wire.h.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include "api/wire.h"
+
+#include "api/stats.h"
+#include "heap/heap.h"
+#include "os/os.h"
+#include "weir/wire.h"
+
+enum { REFRESH_CALLS = 256 };
+#define REFRESH_NS 50000000u
+
+static struct weir_wire_header* wire_file;
+static struct weir_wire_slot* wire_slot; /* Sync: set by the constructor and by the only thread of a child */
+static uint64_t wire_refreshed_ns;       /* Sync: relaxed; whoever moves it on refreshes */
+
+static void wire_claim(void) {
+    uint32_t index = add_relaxed(&wire_file->slots_claimed, 1);
+    wire_slot = NULL;
+    if (index >= wire_file->slot_count) {
+        add_relaxed(&wire_file->slots_refused, 1);
+        return;
+    }
+    struct weir_wire_slot* slot = (struct weir_wire_slot*)(wire_file + 1) + index;
+    slot->pid = os_process_id();
+    slot->parent_pid = os_parent_id();
+    slot->start_ns = os_clock_ns();
+    os_read_link("/proc/self/exe", slot->exe, sizeof slot->exe);
+    wire_slot = slot;
+}
+
+static void wire_refresh(void) {
+    struct weir_wire_slot* slot = wire_slot;
+    struct weir_stats all;
+    struct census t;
+    stats_fill(&all, &t);
+    store_relaxed(&slot->threads_max, (uint32_t)load_relaxed(&heap_totals.heaps_peak));
+    store_relaxed(&slot->live_bytes, all.live_bytes);
+    if (all.live_bytes > slot->live_peak_bytes) store_relaxed(&slot->live_peak_bytes, all.live_bytes);
+    store_relaxed(&slot->cached_bytes, all.cached_bytes);
+    store_relaxed(&slot->dirty_bytes, all.dirty_bytes);
+    store_relaxed(&slot->metadata_bytes, all.metadata_bytes);
+    store_relaxed(&slot->resident_bytes, all.resident_bytes);
+    store_relaxed(&slot->resident_peak_bytes, all.resident_peak_bytes);
+    store_relaxed(&slot->committed_bytes, all.committed_bytes);
+    store_relaxed(&slot->alloc_calls, all.alloc_calls);
+    store_relaxed(&slot->free_calls, all.free_calls);
+    store_relaxed(&slot->remote_frees, all.remote_frees);
+    store_relaxed(&slot->slow_calls, all.slow_calls);
+    store_relaxed(&slot->sys_calls, all.sys_map + all.sys_protect + all.sys_purge + all.sys_remap + all.sys_other);
+    store_relaxed(&slot->sys_purge, all.sys_purge);
+    store_relaxed(&slot->purged_bytes, all.purged_bytes);
+    store_relaxed(&slot->misuse_reports, all.misuse_reports);
+}
+
+/* On the slow path: look at the clock now and then, and let one thread refresh when it is time. */
+static void wire_tick(void) {
+    struct heap* h = heap_self();
+    if ((h->slow_calls & (REFRESH_CALLS - 1)) != 0) return;
+    uint64_t now = os_clock_ns();
+    uint64_t last = load_relaxed(&wire_refreshed_ns);
+    if (now - last < REFRESH_NS || !cas_acq_rel(&wire_refreshed_ns, &last, now)) return;
+    if (wire_slot != NULL) wire_refresh();
+}
+
+WEIR_FN void wire_open(void) {
+    const char* path = os_environment("WEIR_WIRE");
+    if (path == NULL) return;
+    size_t bytes = 0;
+    struct weir_wire_header* file = os_map_file(path, &bytes);
+    if (file == NULL) return;
+    if (bytes < sizeof *file || file->magic != WEIR_WIRE_MAGIC || file->version != WEIR_WIRE_VERSION ||
+        file->slot_bytes != sizeof(struct weir_wire_slot) || file->slot_count > WEIR_WIRE_SLOT_COUNT_MAX ||
+        bytes < sizeof *file + (size_t)file->slot_count * sizeof(struct weir_wire_slot)) {
+        os_unmap(file, bytes);
+        return;
+    }
+    wire_file = file;
+    wire_claim();
+    if (wire_slot == NULL) return;
+    store_release(&wire_slot->state, (uint32_t)WEIR_WIRE_LOADED); /* publishes the identity fields */
+    heap_tick_hook = wire_tick;
+}
+
+WEIR_FN void wire_reached(void) {
+    if (wire_slot == NULL || load_relaxed(&wire_slot->state) == WEIR_WIRE_REACHED) return;
+    store_release(&wire_slot->state, (uint32_t)WEIR_WIRE_REACHED); /* as in wire_open */
+}
+
+WEIR_FN void wire_forked(void) {
+    if (wire_file == NULL) return;
+    wire_claim();
+    if (wire_slot == NULL) return;
+    store_release(&wire_slot->state, (uint32_t)WEIR_WIRE_FORKED); /* as in wire_open */
+}
+
+WEIR_FN void wire_ended(void) {
+    if (wire_slot == NULL) return;
+    wire_refresh();
+    store_relaxed(&wire_slot->end_ns, os_clock_ns());
+    /* A process in which no call came stays LOADED: that is what the reader wants to know. */
+    if (load_relaxed(&wire_slot->state) != WEIR_WIRE_LOADED)
+        store_release(&wire_slot->state, (uint32_t)WEIR_WIRE_ENDED); /* publishes the figures */
+}

@@ -1,0 +1,42 @@
+/* atomic.h: atomic operations with their memory order in the name, on plain objects.
+ *
+ * GNU builtins rather than <stdatomic.h>: the records that other threads touch are also written by
+ * their owner with plain stores, which _Atomic would turn into ordered ones.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#ifndef WEIR_BASE_ATOMIC_H
+#define WEIR_BASE_ATOMIC_H
+
+#include "base/compiler.h"
+
+#define load_relaxed(p) __atomic_load_n((p), __ATOMIC_RELAXED)
+#define load_acquire(p) __atomic_load_n((p), __ATOMIC_ACQUIRE)
+#define store_relaxed(p, v) __atomic_store_n((p), (v), __ATOMIC_RELAXED)
+#define store_release(p, v) __atomic_store_n((p), (v), __ATOMIC_RELEASE)
+#define add_relaxed(p, v) __atomic_fetch_add((p), (v), __ATOMIC_RELAXED)
+#define sub_relaxed(p, v) __atomic_fetch_sub((p), (v), __ATOMIC_RELAXED)
+#define xchg_acquire(p, v) __atomic_exchange_n((p), (v), __ATOMIC_ACQUIRE)
+#define xchg_release(p, v) __atomic_exchange_n((p), (v), __ATOMIC_RELEASE)
+/* Compare and swap: acq_rel on success, acquire on failure (the caller looks at what it found). */
+#define cas_acq_rel(p, expected, v)                                                                          \
+    __atomic_compare_exchange_n((p), (expected), (v), false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE)
+#define cas_acquire(p, expected, v)                                                                          \
+    __atomic_compare_exchange_n((p), (expected), (v), false, __ATOMIC_ACQUIRE, __ATOMIC_RELAXED)
+
+/* A word that one thread changes and others only look at, now and then and without need of order. The
+ * owner's change is one plain instruction; ThreadSanitizer builds say so in the language's terms. */
+#ifdef __SANITIZE_THREAD__
+#    define WEIR_THREAD_SANITIZER 1
+#elif defined(__has_feature)
+#    if __has_feature(thread_sanitizer)
+#        define WEIR_THREAD_SANITIZER 1
+#    endif
+#endif
+#ifdef WEIR_THREAD_SANITIZER
+#    define owner_decrement(p) (store_relaxed((p), load_relaxed(p) - 1), load_relaxed(p))
+#else
+#    define owner_decrement(p) (--*(p))
+#endif
+
+#endif

@@ -1,0 +1,66 @@
+/* compiler.h: what the compilers differ in, under one set of names.
+ *
+ * Every file may include it. It knows no operating system and calls nothing.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#ifndef WEIR_BASE_COMPILER_H
+#define WEIR_BASE_COMPILER_H
+
+#include <stddef.h>
+#include <stdint.h>
+#include <stdbool.h>
+
+/* Functions that cross files: static where all layers are one translation unit, so that a static
+ * library exports no helper names; hidden symbols in the layer-by-layer build that the tests use. */
+#ifdef WEIR_ONE_UNIT
+#    define WEIR_FN static __attribute__((unused))
+#    define WEIR_VAR static
+#    define WEIR_VAR_DECL static
+#else
+#    define WEIR_FN __attribute__((visibility("hidden")))
+#    define WEIR_VAR __attribute__((visibility("hidden")))
+#    define WEIR_VAR_DECL extern __attribute__((visibility("hidden")))
+#endif
+
+#define WEIR_INLINE static inline __attribute__((always_inline, unused))
+#define WEIR_NOINLINE __attribute__((noinline))
+#define WEIR_COLD __attribute__((cold, noinline))
+#define WEIR_NORETURN __attribute__((noreturn))
+/* The attributes that libc's headers gave the function, for a second name of it. */
+#if defined(__GNUC__) && !defined(__clang__)
+#    define WEIR_COPY(target) __attribute__((copy(target)))
+#else
+#    define WEIR_COPY(target)
+#endif
+#define WEIR_EXPORT __attribute__((visibility("default")))
+#define weir_likely(x) __builtin_expect(!!(x), 1)
+#define weir_unlikely(x) __builtin_expect(!!(x), 0)
+
+/* Invariants of our own. In release builds the compiler still checks that the expression compiles. */
+#ifdef WEIR_DEBUG
+#    define weir_assert(x)                                                                                   \
+        do {                                                                                                 \
+            if (weir_unlikely(!(x))) __builtin_trap();                                                       \
+        } while (0)
+#else
+#    define weir_assert(x) ((void)sizeof(!(x)))
+#endif
+
+#ifndef __cplusplus
+#    undef static_assert
+#    define static_assert _Static_assert
+#endif
+
+#define KIB (1024ul)
+#define MIB (1024ul * KIB)
+#define GIB (1024ul * MIB)
+
+WEIR_INLINE uintptr_t align_up(uintptr_t n, uintptr_t power) { return (n + power - 1) & ~(power - 1); }
+WEIR_INLINE uintptr_t align_down(uintptr_t n, uintptr_t power) { return n & ~(power - 1); }
+WEIR_INLINE bool is_power_of_two(uintptr_t n) { return n != 0 && (n & (n - 1)) == 0; }
+/* Index of the highest set bit; n must not be 0. */
+WEIR_INLINE unsigned bit_high(uint64_t n) { return 63u - (unsigned)__builtin_clzll(n); }
+WEIR_INLINE unsigned bit_low(uint64_t n) { return (unsigned)__builtin_ctzll(n); }
+
+#endif

@@ -1,0 +1,201 @@
+/* options.c: see options.h. The tables come from options.def.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include "core/options.h"
+
+#include "base/text.h"
+#include "os/os.h"
+#include "weir/weir.h"
+
+/* The program may define its own; see weir.h. */
+WEIR_EXPORT __attribute__((weak)) const char* weir_options = NULL;
+
+enum option_type { SIZE, COUNT, WORDS };
+
+struct option_row {
+    const char* name;
+    enum option_type type;
+    uint64_t value;
+    uint64_t min;
+    uint64_t max;
+    const char* words;
+    const char* help;
+};
+
+static const struct option_row option_rows[] = {
+#define WEIR_OPTION(name, type, value, min, max, help) {#name, type, value, min, max, NULL, help},
+#define WEIR_OPTION_ENUM(name, value, words, help) {#name, WORDS, value, 0, 0, words, help},
+#include "core/options.def"
+#undef WEIR_OPTION
+#undef WEIR_OPTION_ENUM
+};
+enum { option_count = sizeof option_rows / sizeof option_rows[0] };
+
+WEIR_VAR struct core_options core_options = {
+#define WEIR_OPTION(name, type, value, min, max, help) .name = (value),
+#define WEIR_OPTION_ENUM(name, value, words, help) .name = (value),
+#include "core/options.def"
+#undef WEIR_OPTION
+#undef WEIR_OPTION_ENUM
+};
+
+static_assert(sizeof(struct core_options) == option_count * sizeof(uint64_t), "one word per option");
+
+static uint64_t* option_slot(size_t row) { return (uint64_t*)(void*)&core_options + row; }
+
+static void option_warn(const char* text, size_t length, const char* middle, const char* what) {
+    char line[256];
+    struct text t = text_make(line, sizeof line - 1);
+    text_string(&t, "weir: option '");
+    for (size_t i = 0; i < length && i < 64; i++) text_char(&t, text[i]);
+    text_string(&t, middle);
+    text_string(&t, what);
+    line[t.length++] = '\n';
+    os_write(2, line, t.length);
+}
+
+static size_t option_find(const char* name, size_t length) {
+    for (size_t i = 0; i < option_count; i++)
+        if (text_equal(name, length, option_rows[i].name)) return i;
+    return option_count;
+}
+
+static const char* option_nearest(const char* name, size_t length) {
+    size_t best = 0;
+    for (size_t i = 1; i < option_count; i++)
+        if (text_distance(name, length, option_rows[i].name) < text_distance(name, length, option_rows[best].name))
+            best = i;
+    return option_rows[best].name;
+}
+
+/* Index of the word `value` in "a|b|c"; also 0 and 1 for the first two. SIZE_MAX: none. */
+static size_t option_word(const char* words, const char* value, size_t length) {
+    if (length == 1 && (value[0] == '0' || value[0] == '1')) return (size_t)(value[0] - '0');
+    size_t index = 0;
+    while (*words != '\0') {
+        size_t n = 0;
+        while (words[n] != '\0' && words[n] != '|') n++;
+        size_t same = 0;
+        while (same < n && same < length && words[same] == value[same]) same++;
+        if (same == n && n == length) return index;
+        index++;
+        words += words[n] == '|' ? n + 1 : n;
+    }
+    return SIZE_MAX;
+}
+
+/* A decimal number with an optional k, m or g (powers of 1024) where the type is SIZE. */
+static bool option_number(const char* value, size_t length, bool suffix, uint64_t* out) {
+    uint64_t n = 0;
+    size_t i = 0;
+    for (; i < length && value[i] >= '0' && value[i] <= '9'; i++) {
+        if (__builtin_mul_overflow(n, 10u, &n) || __builtin_add_overflow(n, (uint64_t)(value[i] - '0'), &n))
+            return false;
+    }
+    if (i == 0) return false;
+    if (i < length && suffix) {
+        static const char units[] = "kmgt";
+        unsigned power = 0;
+        while (power < 4 && units[power] != (value[i] | 0x20)) power++;
+        if (power == 4 || (n << (10 * (power + 1))) >> (10 * (power + 1)) != n) return false;
+        n <<= 10 * (power + 1);
+        i++;
+    }
+    *out = n;
+    return i == length;
+}
+
+static bool option_set(const char* name, size_t name_length, const char* value, size_t value_length) {
+    size_t row = option_find(name, name_length);
+    if (row == option_count) {
+        option_warn(name, name_length, "' is unknown; did you mean ", option_nearest(name, name_length));
+        return false;
+    }
+    const struct option_row* o = &option_rows[row];
+    if (o->type == WORDS) {
+        size_t word = option_word(o->words, value, value_length);
+        if (word == SIZE_MAX) {
+            option_warn(name, name_length, "' takes one of ", o->words);
+            return false;
+        }
+        *option_slot(row) = word;
+        return true;
+    }
+    uint64_t n;
+    if (!option_number(value, value_length, o->type == SIZE, &n) || n < o->min || n > o->max) {
+        option_warn(name, name_length, "' has a value that is no number in its range: ", o->help);
+        return false;
+    }
+    *option_slot(row) = n;
+    return true;
+}
+
+WEIR_FN bool core_options_parse(const char* string) {
+    bool good = true;
+    while (*string != '\0') {
+        size_t length = 0;
+        while (string[length] != '\0' && string[length] != ':') length++;
+        size_t name_length = 0;
+        while (name_length < length && string[name_length] != '=') name_length++;
+        if (name_length == length && length != 0) {
+            option_warn(string, length, "' has no value; write ", "name=value");
+            good = false;
+        } else if (length != 0) {
+            good &= option_set(string, name_length, string + name_length + 1, length - name_length - 1);
+        }
+        string += string[length] == ':' ? length + 1 : length;
+    }
+    return good;
+}
+
+static void option_print_words(struct text* t, const char* words, uint64_t value) {
+    for (; value != 0; value--) {
+        while (*words != '|') words++;
+        words++;
+    }
+    while (*words != '\0' && *words != '|') text_char(t, *words++);
+}
+
+static void options_help(void) {
+    for (size_t row = 0; row < option_count; row++) {
+        const struct option_row* o = &option_rows[row];
+        char line[320];
+        struct text t = text_make(line, sizeof line - 1);
+        text_string(&t, "weir: ");
+        text_string(&t, o->name);
+        text_char(&t, '=');
+        if (o->type == WORDS)
+            option_print_words(&t, o->words, *option_slot(row));
+        else
+            text_number(&t, *option_slot(row));
+        if (o->type == WORDS) {
+            text_string(&t, " (");
+            text_string(&t, o->words);
+            text_char(&t, ')');
+        }
+        text_string(&t, ": ");
+        text_string(&t, o->help);
+        line[t.length++] = '\n';
+        os_write(2, line, t.length);
+    }
+}
+
+WEIR_FN void core_options_start(void) {
+    if (weir_options != NULL) core_options_parse(weir_options);
+    const char* all = os_environment("WEIR_OPTIONS");
+    if (all != NULL) core_options_parse(all);
+    for (size_t row = 0; row < option_count; row++) {
+        char name[64];
+        struct text t = text_make(name, sizeof name - 1);
+        text_string(&t, "WEIR_");
+        for (const char* c = option_rows[row].name; *c != '\0'; c++)
+            text_char(&t, (char)(*c >= 'a' && *c <= 'z' ? *c - 'a' + 'A' : *c));
+        name[t.length] = '\0';
+        const char* value = os_environment(name);
+        if (value != NULL)
+            option_set(option_rows[row].name, text_length(option_rows[row].name, 64), value,
+                       text_length(value, 256));
+    }
+    if (core_options.help != 0) options_help();
+}

@@ -1,0 +1,30 @@
+/* options.h: the run-time options, parsed once at start-up.
+ *
+ * Upper layers read `core_options.NAME`. Sources in rising priority: the default in options.def, the
+ * program's `weir_options` string, the environment's WEIR_OPTIONS, one variable WEIR_<NAME> per option.
+ * It deliberately knows nothing of what an option does.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#ifndef WEIR_CORE_OPTIONS_H
+#define WEIR_CORE_OPTIONS_H
+
+#include "base/compiler.h"
+
+/* Values in the units that options.def names; of an enum, the index of its word.
+ * Sync: written before the first thread can exist, read-only afterwards. */
+struct core_options {
+#define WEIR_OPTION(name, type, value, min, max, help) uint64_t name;
+#define WEIR_OPTION_ENUM(name, value, words, help) uint64_t name;
+#include "core/options.def"
+#undef WEIR_OPTION
+#undef WEIR_OPTION_ENUM
+};
+WEIR_VAR_DECL struct core_options core_options;
+
+/* Read every source. Warnings (unknown name, value out of range) go to stderr, one line each. */
+WEIR_FN void core_options_start(void);
+/* Apply one string `name=value:name=value`. True when every part was understood. */
+WEIR_FN bool core_options_parse(const char* string);
+
+#endif

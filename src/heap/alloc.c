@@ -1,0 +1,119 @@
+/* alloc.c: allocation off the fast path, alignment, resizing and sizes of blocks.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include "core/report.h"
+#include "heap/free.h"
+#include "heap/full.h"
+#include "heap/heap.h"
+#include "heap/large.h"
+#include "heap/refill.h"
+#include "heap/slab.h"
+#include "os/os.h"
+
+/* Pop from a bin of any class; NULL: empty, or its list was written to. */
+static inline block_t* bin_pop(struct bin* b, size_t slab_bytes) {
+    block_t* p = b->head;
+    if ((uintptr_t)p - b->base >= slab_bytes) return NULL;
+    b->head = p->next;
+    return p;
+}
+
+static void* class_alloc(struct heap* h, unsigned c) {
+    struct bin* b = &h->bins[c];
+    size_t slab_bytes = (size_t)size_classes[c].slices << SLICE_SHIFT;
+    for (;;) {
+        block_t* p = bin_pop(b, slab_bytes);
+        if (weir_likely(p != NULL)) return p;
+        if (h == &heap_empty) {
+            h = heap_attach();
+            if (h == NULL) return NULL;
+            b = &h->bins[c];
+        }
+        if (weir_unlikely(b->head != NULL)) {
+            core_report("corrupt-list", REPORT_WRITTEN, b->head, "malloc");
+            b->head = NULL;
+        }
+        if (!refill(h, c)) return NULL;
+        if (full_is_on()) {
+            void* sealed = full_pop(h->active[c]);
+            if (sealed != NULL) return sealed;
+        }
+    }
+}
+
+WEIR_FN void* heap_alloc_slow(size_t size) {
+    bool zeroed;
+    if (size <= SLAB_MAX) return class_alloc(heap_self(), class_of(size == 0 ? 1 : size));
+    if (heap_self() == &heap_empty && heap_attach() == NULL) return NULL;
+    return large_alloc(size, 1, &zeroed);
+}
+
+WEIR_FN void* heap_alloc_zeroable(size_t size, bool* zeroed) {
+    *zeroed = false;
+    if (size <= SLAB_MAX) return heap_alloc(size);
+    if (heap_self() == &heap_empty && heap_attach() == NULL) return NULL;
+    return large_alloc(size, 1, zeroed);
+}
+
+WEIR_FN void* heap_alloc_aligned(size_t size, size_t align) {
+    bool zeroed;
+    if (align <= GRANULE) return heap_alloc(size);
+    if (size <= SLAB_MAX && align <= SLAB_MAX)
+        return class_alloc(heap_self(), class_of_aligned(size == 0 ? 1 : size, align));
+    if (heap_self() == &heap_empty && heap_attach() == NULL) return NULL;
+    return large_alloc(size == 0 ? 1 : size, align, &zeroed);
+}
+
+/* The record of the slab or large block that starts at p or holds it; NULL after a report. */
+static struct slice* block_find(const void* p, const char* call) {
+    struct slice* s = slice_find(p);
+    if (s == NULL) {
+        core_report("invalid-free", REPORT_FOREIGN, p, call);
+        return NULL;
+    }
+    if (s->kind == SLICE_SLAB_REST) s -= s->back;
+    if (s->kind == SLICE_LARGE && slice_address(s) == (uintptr_t)p) return s;
+    if (s->kind == SLICE_SLAB && slab_holds_block(s, p)) {
+        if (!full_is_on() || !full_is_free(p)) return s;
+        core_report("double-free", REPORT_FREED, p, call);
+        return NULL;
+    }
+    block_misuse(s, p, call);
+    return NULL;
+}
+
+WEIR_FN size_t heap_usable(const void* p, const char* call) {
+    if (p == NULL) return 0;
+    const struct slice* s = block_find(p, call);
+    if (s == NULL) return 0;
+    return s->kind == SLICE_LARGE ? s->bytes : slab_class(s)->bytes;
+}
+
+WEIR_FN bool heap_size_matches(size_t usable, size_t size, size_t align) {
+    if (size == 0) size = 1;
+    if (size > usable) return false;
+    if (usable > SLAB_MAX || (size <= SLAB_MAX && align > SLAB_MAX)) return usable - size < os_page_bytes();
+    if (size_classes[class_of(size)].bytes == usable) return true;
+    return align > GRANULE && size_classes[class_of_aligned(size, align)].bytes == usable;
+}
+
+/* Keep the block when it fits and at most half of it would lie idle. */
+static bool realloc_stays(size_t usable, size_t size) { return size <= usable && size >= usable / 2; }
+
+WEIR_FN void* heap_realloc(void* p, size_t size, const char* call) {
+    struct slice* s = block_find(p, call);
+    if (s == NULL || size > PTRDIFF_MAX) return NULL;
+    size_t usable = s->kind == SLICE_LARGE ? s->bytes : slab_class(s)->bytes;
+    if (s->kind == SLICE_LARGE && size > SLAB_MAX) {
+        void* same = large_realloc(s, size);
+        if (same != NULL) return same;
+    } else if (realloc_stays(usable, size)) {
+        return p;
+    }
+    void* to = heap_alloc(size);
+    if (to == NULL) return size <= usable ? p : NULL;
+    __builtin_memcpy(to, p, size < usable ? size : usable);
+    heap_free(p, call);
+    return to;
+}

@@ -1,0 +1,101 @@
+/* census.c: see census.h.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include "heap/census.h"
+
+#include "heap/registry.h"
+#include "heap/slab.h"
+#include "os/os.h"
+#include "page/span.h"
+
+/* Blocks in a bin. The list may change under the walk: every step is checked to lie in the slab, and the
+ * number of steps is bounded. */
+static uint32_t bin_count(const struct heap* h, unsigned c) {
+    uintptr_t base = load_relaxed(&h->bins[c].base);
+    block_t* p = load_relaxed(&h->bins[c].head);
+    size_t slab_bytes = (size_t)size_classes[c].slices << SLICE_SHIFT;
+    uint32_t count = 0;
+    while ((uintptr_t)p - base < slab_bytes && count < size_classes[c].capacity) {
+        count++;
+        p = load_relaxed(&p->next);
+    }
+    return count;
+}
+
+/* Blocks of a slab that are neither on its list nor on their way home. */
+static uint32_t slab_out(const struct slice* s) {
+    uint32_t out = load_relaxed(&s->until);
+    uint32_t remote = remote_count(load_relaxed(&s->remote));
+    return out > remote ? out - remote : 0;
+}
+
+static void census_slice(struct slice* s, void* context) {
+    struct census* t = context;
+    if (s->kind == SLICE_META) t->meta_bytes += (uint64_t)s->span_slices << SLICE_SHIFT;
+    if (s->kind != SLICE_SLAB) return;
+    struct census_class* k = &t->classes[s->size_class];
+    uint32_t out = slab_out(s);
+    uint32_t carved = load_relaxed(&s->carved);
+    k->slabs++;
+    k->live_blocks += out;
+    k->cached_blocks += carved > out ? carved - out : 0;
+}
+
+WEIR_FN void census_take(struct census* t) {
+    *t = (struct census){0};
+    span_visit(census_slice, t);
+    t->alloc_calls = load_relaxed(&heap_totals.handed_out) + load_relaxed(&heap_totals.large_allocs);
+    t->remote_frees = load_relaxed(&heap_totals.remote_frees);
+    t->slow_calls = load_relaxed(&heap_totals.slow_calls);
+    for (const struct heap* h = registry_first(); h != NULL; h = h->registry_next) {
+        t->alloc_calls += load_relaxed(&h->handed_out);
+        t->remote_frees += load_relaxed(&h->remote_frees);
+        t->slow_calls += load_relaxed(&h->slow_calls);
+        for (unsigned c = 0; c < CLASS_COUNT; c++) {
+            uint32_t waiting = bin_count(h, c);
+            struct census_class* k = &t->classes[c];
+            if (waiting > k->live_blocks) waiting = (uint32_t)k->live_blocks;
+            k->live_blocks -= waiting;
+            k->cached_blocks += waiting;
+            t->alloc_calls -= waiting;
+        }
+    }
+    for (unsigned c = 0; c < CLASS_COUNT; c++) {
+        t->live_blocks += t->classes[c].live_blocks;
+        t->live_bytes += t->classes[c].live_blocks * size_classes[c].bytes;
+        t->cached_bytes += t->classes[c].cached_blocks * size_classes[c].bytes;
+    }
+    t->live_bytes += load_relaxed(&span_totals.large);
+    t->live_blocks += load_relaxed(&heap_totals.large_allocs) - load_relaxed(&heap_totals.large_frees);
+    os_lock_take(&page_lock);
+    for (uint32_t row = 0; row < region_count; row++) {
+        const struct region* r = &regions[row];
+        if (r->base == 0) continue;
+        t->record_bytes += r->record_bytes;
+        t->reserved_bytes += (uint64_t)r->slices << SLICE_SHIFT;
+        t->committed_bytes += ((uint64_t)(r->committed - r->first) << SLICE_SHIFT) + r->record_bytes;
+    }
+    os_lock_give(&page_lock);
+}
+
+static void census_heap_slice(struct slice* s, void* context) {
+    struct census_heap* t = context;
+    if (s->kind != SLICE_SLAB || load_relaxed(&s->owner) != t->heap->owner_word) return;
+    uint32_t out = slab_out(s);
+    uint32_t carved = load_relaxed(&s->carved);
+    t->slabs++;
+    t->live_bytes += (uint64_t)out * slab_class(s)->bytes;
+    t->cached_bytes += (uint64_t)(carved > out ? carved - out : 0) * slab_class(s)->bytes;
+}
+
+WEIR_FN void census_take_heap(struct census_heap* t) {
+    t->slabs = t->live_bytes = t->cached_bytes = 0;
+    span_visit(census_heap_slice, t);
+    for (unsigned c = 0; c < CLASS_COUNT; c++) {
+        uint64_t bytes = (uint64_t)bin_count(t->heap, c) * size_classes[c].bytes;
+        if (bytes > t->live_bytes) bytes = t->live_bytes;
+        t->live_bytes -= bytes;
+        t->cached_bytes += bytes;
+    }
+}

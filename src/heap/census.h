@@ -1,0 +1,44 @@
+/* census.h: counting what the heap holds, by walking its records.
+ *
+ * Statistics call it; nothing on an allocation path does. Figures of other threads' slabs are read while
+ * they change: each is right at some moment during the walk.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#ifndef WEIR_HEAP_CENSUS_H
+#define WEIR_HEAP_CENSUS_H
+
+#include "heap/heap.h"
+
+struct census_class {
+    uint64_t slabs;
+    uint64_t live_blocks;
+    uint64_t cached_blocks; /* built and free: on slab lists, in bins, on their way between threads */
+};
+
+struct census_heap {
+    const struct heap* heap; /* whose slabs to count; the caller sets it */
+    uint64_t slabs;
+    uint64_t live_bytes;
+    uint64_t cached_bytes;
+};
+
+struct census {
+    uint64_t live_bytes;
+    uint64_t live_blocks;
+    uint64_t cached_bytes;
+    uint64_t meta_bytes; /* of spans that hold weir's own records */
+    uint64_t record_bytes; /* of slice records, accessible */
+    uint64_t reserved_bytes;
+    uint64_t committed_bytes;
+    uint64_t alloc_calls;
+    uint64_t remote_frees;
+    uint64_t slow_calls;
+    struct census_class classes[CLASS_COUNT];
+};
+
+WEIR_FN void census_take(struct census* out);
+/* Count the slabs of out->heap only. */
+WEIR_FN void census_take_heap(struct census_heap* out);
+
+#endif

@@ -1,0 +1,50 @@
+/* class.h: size classes: 16-byte steps to 1 KiB, then eight per power of two (at most 12.5 % apart).
+ *
+ * A class's blocks lie in slabs of `slices` slices, from the slab's first byte on, without gaps, so that
+ * a block is aligned to every power of two that divides its size. It knows sizes alone, no memory.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#ifndef WEIR_HEAP_CLASS_H
+#define WEIR_HEAP_CLASS_H
+
+#include "base/compiler.h"
+#include "page/slice.h"
+
+enum {
+    GRANULE = 16,
+    SMALL_MAX = 1024, /* the fast path serves sizes up to here */
+    SMALL_CLASSES = SMALL_MAX / GRANULE,
+    SLAB_MAX = 65536, /* largest block that lives in a slab */
+    CLASS_COUNT = SMALL_CLASSES + 6 * 8
+};
+
+struct size_class {
+    uint32_t bytes;    /* of a block */
+    uint32_t slices;   /* of a slab */
+    uint32_t capacity; /* blocks in a slab */
+    uint64_t inverse;  /* ceil(2^40 / bytes): offset * inverse >> 40 == offset / bytes below 512 KiB */
+};
+WEIR_VAR_DECL const struct size_class size_classes[CLASS_COUNT];
+
+/* Class of the smallest blocks that hold `size` bytes, 1 <= size <= SLAB_MAX. */
+WEIR_INLINE unsigned class_of(size_t size) {
+    size_t last = size - 1;
+    if (weir_likely(last < SMALL_MAX)) return (unsigned)(last / GRANULE);
+    unsigned log = bit_high(last);
+    return SMALL_CLASSES + (log - 10) * 8 + (unsigned)((last >> (log - 3)) & 7);
+}
+
+/* The smallest class of blocks of at least `size` bytes that are all aligned to `align` <= SLAB_MAX. */
+WEIR_INLINE unsigned class_of_aligned(size_t size, size_t align) {
+    unsigned c = class_of(size < align ? align : size);
+    while ((size_classes[c].bytes & (align - 1)) != 0) c++;
+    return c;
+}
+
+/* Index of the block that holds the byte at `offset` of a slab; exact for offsets below 512 KiB. */
+WEIR_INLINE uint32_t class_block_index(const struct size_class* k, size_t offset) {
+    return (uint32_t)((offset * k->inverse) >> 40);
+}
+
+#endif

@@ -1,0 +1,101 @@
+/* free.c: freeing off the fast path: other heaps' blocks, large blocks, and what is no block.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include "core/report.h"
+#include "heap/free.h"
+#include "heap/full.h"
+#include "heap/heap.h"
+#include "heap/large.h"
+#include "heap/refill.h"
+#include "heap/slab.h"
+#include "os/os.h"
+
+WEIR_FN void block_misuse(const struct slice* s, const void* p, const char* call) {
+    /* Inside a span no record says what it belongs to: look for the span's first slice. */
+    uint32_t first = regions[s->region].first;
+    while (s->kind == SLICE_NONE && slice_index(s) > first) s--;
+    if (s->kind == SLICE_FREE || s->kind == SLICE_FREE_END)
+        core_report("double-free", REPORT_FREED, p, call);
+    else
+        core_report("invalid-free", REPORT_INTERIOR, p, call);
+}
+
+/* The outbox's blocks go to their slab; the heap adopts the slab if nobody owns it. */
+static void outbox_flush(struct heap* h, struct outbox* o) {
+    struct slice* s = o->slab;
+    uint32_t count = o->count;
+    if (count == 0) return;
+    o->count = 0;
+    o->slab = NULL;
+    store_relaxed(&h->remote_frees, h->remote_frees + count);
+    if (slab_push_remote(s, o->first, o->last, count)) {
+        heap_adopt(h, s);
+    } else if (load_relaxed(&s->owner) == h->owner_word) {
+        /* Adopted since the first of them was put here. */
+        slab_collect(s, "free");
+        if (s->until == 0 && s->carved != 0 && h->active[s->size_class] != s) {
+            slab_list_remove(&h->available[s->size_class], s);
+            slab_release(h, s);
+        }
+    }
+}
+
+WEIR_FN void outbox_flush_all(struct heap* h) {
+    for (unsigned i = 0; i < OUTBOX_SLOTS; i++) outbox_flush(h, &h->outbox[i]);
+}
+
+static void outbox_put(struct heap* h, struct slice* s, block_t* p, const char* call) {
+    struct outbox* o = &h->outbox[((uintptr_t)s >> SLICE_RECORD_SHIFT) % OUTBOX_SLOTS];
+    if (o->slab != s) {
+        outbox_flush(h, o);
+        *o = (struct outbox){.slab = s, .first = NULL, .last = p, .count = 0};
+    }
+    if (p == o->first) {
+        core_report("double-free", REPORT_FREED, p, call);
+        return;
+    }
+    p->next = o->first;
+    o->first = p;
+    o->count++;
+    if (o->count >= OUTBOX_BLOCKS || (size_t)o->count * slab_class(s)->bytes >= OUTBOX_BYTES)
+        outbox_flush(h, o);
+}
+
+/* A block of a slab that is not the caller's, or of one that is with checks=full. */
+static void slab_free_slow(struct slice* s, block_t* p, const char* call) {
+    struct heap* h = heap_self();
+    if (h == &heap_empty && (h = heap_attach()) == NULL) return; /* no memory even for that: it leaks */
+    bool full = full_is_on();
+    if (full && full_is_free(p)) {
+        core_report("double-free", REPORT_FREED, p, call);
+        return;
+    }
+    if (full) full_seal(s, p);
+    if (load_relaxed(&s->owner) == h->owner_word) {
+        slab_push(s, p);
+    } else if (full || (load_relaxed(&s->remote) & REMOTE_UNOWNED) != 0) {
+        /* Relaxed: only chooses between the two ways, both of which are right. */
+        if (slab_push_remote(s, p, p, 1)) heap_adopt(h, s);
+        store_relaxed(&h->remote_frees, h->remote_frees + 1);
+    } else {
+        outbox_put(h, s, p, call);
+    }
+}
+
+WEIR_FN void heap_free_slow(void* p, const char* call) {
+    if (p == NULL) return;
+    struct slice* s = slice_find(p);
+    if (weir_unlikely(s == NULL)) {
+        if (os_loader_owns(p)) return;
+        core_report("invalid-free", REPORT_FOREIGN, p, call);
+        return;
+    }
+    if (s->kind == SLICE_SLAB_REST) s -= s->back;
+    if (s->kind == SLICE_SLAB && slab_holds_block(s, p))
+        slab_free_slow(s, p, call);
+    else if (s->kind == SLICE_LARGE && slice_address(s) == (uintptr_t)p)
+        large_free(s);
+    else
+        block_misuse(s, p, call);
+}

@@ -1,0 +1,162 @@
+/* heap.h: the thread heap: what one thread allocates from and frees to without asking anybody.
+ *
+ * The api layer calls it. Each thread's `weir_thread_word` points to its heap, or to `heap_empty`, whose
+ * bins are empty and whose slabs are none, so that a thread without a heap takes the slow path by
+ * itself. It deliberately knows nothing of sharing policies (a slab carries an opaque domain) and of
+ * how the address space is kept.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#ifndef WEIR_HEAP_HEAP_H
+#define WEIR_HEAP_HEAP_H
+
+#include "arch/arch.h"
+#include "base/atomic.h"
+#include "base/compiler.h"
+#include "heap/class.h"
+#include "os/lock.h"
+#include "page/region.h"
+#include "page/slice.h"
+
+enum { OUTBOX_SLOTS = 8, OUTBOX_BLOCKS = 32, OUTBOX_BYTES = 16384, EMPTY_SLABS_MAX = 4 };
+
+/* A free block. The link sits in its second word: what a program writes most often through a dangling
+ * pointer, the first word, then steers nothing. Links alias whatever the program stores. */
+typedef struct block {
+    uint64_t seal; /* checks=full: proof that the block is free and untouched */
+    struct block* next;
+} __attribute__((may_alias)) block_t;
+
+/* The blocks a thread allocates from, per class: a list that lies inside one slab.
+ * Invariant: head == NULL, or head - base < bytes of the slab. An unused bin has base == SLICE_BYTES,
+ * so that the test `head - base < SLICE_BYTES` fails for NULL as for every pointer outside the slab. */
+struct bin {
+    block_t* head;
+    uintptr_t base;
+};
+
+/* Blocks of one slab of another heap, on their way there. */
+struct outbox {
+    struct slice* slab;
+    block_t* first;
+    block_t* last;
+    uint32_t count;
+};
+
+/*  bins[c].head -> block -> block -> NULL          (counted as in use by their slab)
+ *  active[c]    -> the slab those blocks lie in
+ *  available[c] -> slab <-> slab ...               (owned, not active, with free blocks or room)
+ *  A full slab is on no list and has no owner: whoever frees into it first takes it over.
+ *
+ *  Sync: all of it belongs to the thread whose word points here, but for the registry fields. */
+struct heap {
+    struct bin bins[CLASS_COUNT];
+    struct slice* active[CLASS_COUNT];
+    struct slice* available[CLASS_COUNT];
+    struct outbox outbox[OUTBOX_SLOTS];
+    void* owner_word; /* what this heap's slabs carry: the heap, or with checks=full the heap + 1 */
+    uint64_t handed_out; /* blocks put into bins, ever; minus what is still there: blocks given out */
+    uint64_t remote_frees;
+    uint64_t slow_calls;
+    uint32_t empty_slabs; /* active slabs without a block in use */
+    uint32_t turn;        /* counts list turn-overs, for check_every */
+    uint64_t slab_count;
+    /* Registry; Sync: heaps_lock. */
+    struct heap* registry_next;
+    struct heap* spare_next;
+    int tid; /* relaxed atomic; 0: spare */
+    uint32_t id;
+};
+
+WEIR_VAR_DECL struct heap heap_empty;
+WEIR_VAR_DECL struct os_lock heaps_lock;
+
+/* Folded from heaps that ended, and from large blocks. Sync: relaxed atomics. */
+struct heap_totals {
+    uint64_t handed_out;
+    uint64_t large_allocs;
+    uint64_t large_frees;
+    uint64_t remote_frees;
+    uint64_t slow_calls;
+    uint64_t heaps_live;
+    uint64_t heaps_peak;
+    uint64_t heaps_made;
+};
+WEIR_VAR_DECL struct heap_totals heap_totals;
+
+/* Set by the api layer. Called by each thread that gets a heap, with no lock held. */
+WEIR_VAR_DECL void (*heap_attach_hook)(void);
+/* Called on the slow path now and then (at most once per refill). */
+WEIR_VAR_DECL void (*heap_tick_hook)(void);
+
+WEIR_INLINE struct heap* heap_self(void) { return arch_thread_word(); }
+
+/* `size` bytes for the calling thread, any size; NULL: no memory (errno is the api layer's). */
+WEIR_FN WEIR_NOINLINE void* heap_alloc_slow(size_t size);
+/* The same, aligned to `align`, a power of two. */
+WEIR_FN void* heap_alloc_aligned(size_t size, size_t align);
+/* As heap_alloc_slow; *zeroed tells whether the block reads as zero already. */
+WEIR_FN void* heap_alloc_zeroable(size_t size, bool* zeroed);
+/* Free what the fast path would not: foreign pointers, other heaps' blocks, large blocks, NULL. */
+WEIR_FN WEIR_NOINLINE void heap_free_slow(void* p, const char* call);
+/* The slab's last block came back to its owner. */
+WEIR_FN WEIR_NOINLINE void heap_free_last(struct slice* s);
+
+/* The block's usable bytes; 0 after a report. NULL gives 0. */
+WEIR_FN size_t heap_usable(const void* p, const char* call);
+/* True when a block of `usable` bytes may have been asked for as `size` (and alignment `align`). */
+WEIR_FN bool heap_size_matches(size_t usable, size_t size, size_t align);
+/* Resize a live block in place or move it; NULL: no memory, the block is as it was. size > 0. */
+WEIR_FN void* heap_realloc(void* p, size_t size, const char* call);
+
+/* Give the calling thread a heap; NULL: no memory. */
+WEIR_FN struct heap* heap_attach(void);
+/* Take the calling thread's heap away: at thread exit. */
+WEIR_FN void heap_detach(void);
+/* Give back what the calling thread's heap caches: outboxes, remote frees, empty slabs. */
+WEIR_FN void heap_collect(void);
+/* Fork: take and give every lock below; in the child the other threads' heaps are emptied out. */
+WEIR_FN void heap_fork_prepare(void);
+WEIR_FN void heap_fork_parent(void);
+WEIR_FN void heap_fork_child(void);
+
+/* Pop a block of a small size: the fast path. NULL: the bin is empty, or its list was written to. */
+WEIR_INLINE void* heap_alloc_fast(struct heap* h, size_t last) {
+    struct bin* b = (struct bin*)((char*)h + (last & ~(size_t)(GRANULE - 1)));
+    block_t* p = b->head;
+    if (weir_unlikely((uintptr_t)p - b->base >= SLICE_BYTES)) return NULL;
+    b->head = p->next;
+    return p;
+}
+static_assert(sizeof(struct bin) == GRANULE, "a small size, rounded down to a granule, is its bin's offset");
+static_assert(offsetof(struct heap, bins) == 0, "the bins start the heap");
+
+/* malloc without errno. */
+WEIR_INLINE void* heap_alloc(size_t size) {
+    size_t last = size - 1; /* 0 wraps and goes the slow way */
+    if (weir_unlikely(last >= SMALL_MAX)) return heap_alloc_slow(size);
+    void* p = heap_alloc_fast(heap_self(), last);
+    if (weir_unlikely(p == NULL)) return heap_alloc_slow(size);
+    return p;
+}
+
+/* Put a block on its slab's list; the slab belongs to the caller. */
+WEIR_INLINE void slab_push(struct slice* s, block_t* p) {
+    p->next = s->free;
+    /* A fork child may meet this list at any instruction: the link is written before the head. */
+    __atomic_signal_fence(__ATOMIC_SEQ_CST);
+    store_relaxed(&s->free, (void*)p);
+    if (weir_unlikely(owner_decrement(&s->until) == 0)) heap_free_last(s);
+}
+
+WEIR_INLINE void heap_free(void* p, const char* call) {
+    struct heap* h = heap_self();
+    struct slice* s = slice_find_primary(p);
+    if (weir_unlikely(s == NULL || load_relaxed(&s->owner) != h)) {
+        heap_free_slow(p, call);
+        return;
+    }
+    slab_push(s, p);
+}
+
+#endif

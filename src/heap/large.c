@@ -1,0 +1,54 @@
+/* large.c: see large.h.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include "heap/large.h"
+
+#include "os/os.h"
+#include "page/span.h"
+
+/* Below this, copying is cheaper than changing page tables and keeping one more mapping. */
+#define MOVE_MIN (1 * MIB)
+
+static size_t large_bytes(size_t size) { return align_up(size, os_page_bytes()); }
+static size_t large_slices(size_t bytes) { return (bytes + SLICE_BYTES - 1) >> SLICE_SHIFT; }
+
+WEIR_FN void* large_alloc(size_t size, size_t align, bool* zeroed) {
+    if (size > PTRDIFF_MAX || align > PTRDIFF_MAX / 2) return NULL;
+    size_t bytes = large_bytes(size);
+    size_t align_slices = align <= SLICE_BYTES ? 1 : align >> SLICE_SHIFT;
+    struct slice* s = span_alloc(large_slices(bytes), align_slices, zeroed);
+    if (s == NULL) return NULL;
+    s->bytes = bytes;
+    add_relaxed(&span_totals.large, bytes);
+    add_relaxed(&heap_totals.large_allocs, 1);
+    s->kind = SLICE_LARGE;
+    return (void*)slice_address(s);
+}
+
+WEIR_FN void large_free(struct slice* s) {
+    sub_relaxed(&span_totals.large, s->bytes);
+    add_relaxed(&heap_totals.large_frees, 1);
+    span_free(s);
+}
+
+static void* large_set_bytes(struct slice* s, size_t bytes) {
+    add_relaxed(&span_totals.large, bytes - s->bytes); /* wraps where it shrinks */
+    s->bytes = bytes;
+    return (void*)slice_address(s);
+}
+
+WEIR_FN void* large_realloc(struct slice* s, size_t size) {
+    size_t bytes = large_bytes(size);
+    size_t slices = large_slices(bytes);
+    /* A moved span keeps its slices, so that its mapping stays one piece: it shrinks by moving. */
+    bool wasteful = (s->flags & SLICE_MOVED) != 0 && slices < s->span_slices / 2;
+    if (!wasteful && span_resize(s, slices)) return large_set_bytes(s, bytes);
+    size_t content = bytes < s->bytes ? bytes : s->bytes;
+    if (content < MOVE_MIN) return NULL;
+    struct slice* to = span_move(s, slices, content);
+    if (to == NULL) return NULL;
+    to->bytes = s->bytes;
+    to->kind = SLICE_LARGE;
+    return large_set_bytes(to, bytes);
+}

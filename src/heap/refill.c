@@ -1,0 +1,223 @@
+/* refill.c: see refill.h.
+ *
+ * Order of preference: what the active slab has, the fullest of the available slabs, a slab of an ended
+ * thread, a new one. The fullest first, so that sparse slabs drain and can be released.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include "heap/refill.h"
+
+#include "core/options.h"
+#include "core/report.h"
+#include "heap/full.h"
+#include "heap/slab.h"
+
+/* Partly used slabs of ended threads, per class. Sync: heaps_lock; the heads are also read relaxed, to
+ * skip the lock: a missed orphan is found next time. */
+static struct slice* orphans[CLASS_COUNT];
+
+static bool turn_is_checked(struct heap* h) {
+    if (++h->turn < core_options.check_every) return false;
+    h->turn = 0;
+    return true;
+}
+
+/* The owner's list is about to be used: check it when its turn has come. False: reported, list lost. */
+static bool slab_check_list(struct heap* h, struct slice* s, const char* call) {
+    uint32_t count = s->carved - s->until;
+    if (weir_unlikely(s->until > s->carved)) {
+        core_report("double-free", REPORT_FREED, s->free, call);
+        slab_forget_free(s);
+        return false;
+    }
+    if (!turn_is_checked(h) || slab_walk(s, s->free, count, call) != NULL) return true;
+    slab_forget_free(s);
+    return false;
+}
+
+static void bin_fill(struct heap* h, unsigned c, struct slice* s, block_t* first, uint32_t count) {
+    h->bins[c].head = first;
+    h->bins[c].base = slice_address(s);
+    store_relaxed(&h->handed_out, h->handed_out + count);
+}
+
+/* checks=full: get slab s a free block on its own list. False: the slab is full. */
+static bool slab_stock(struct heap* h, unsigned c, struct slice* s) {
+    slab_collect(s, "malloc");
+    if (s->free != NULL && s->until == 0) h->empty_slabs -= h->empty_slabs != 0 && h->active[c] == s;
+    if (s->free == NULL) {
+        uint32_t count;
+        s->free = slab_build(s, &count);
+        full_seal_list(s, s->free);
+    }
+    return s->free != NULL;
+}
+
+/* Fill the bin from slab s. False: the slab is full. */
+static bool slab_fill_bin(struct heap* h, unsigned c, struct slice* s) {
+    if (full_is_on()) return slab_stock(h, c, s);
+    slab_collect(s, "malloc");
+    if (s->free != NULL && s->until == 0) h->empty_slabs -= h->empty_slabs != 0 && h->active[c] == s;
+    if (s->free != NULL && slab_check_list(h, s, "malloc")) {
+        uint32_t count = s->carved - s->until;
+        block_t* first = s->free;
+        s->free = NULL;
+        store_relaxed(&s->until, s->carved);
+        bin_fill(h, c, s, first, count);
+        return true;
+    }
+    uint32_t count;
+    block_t* first = slab_build(s, &count);
+    if (first == NULL) return false;
+    store_relaxed(&s->until, s->until + count);
+    bin_fill(h, c, s, first, count);
+    return true;
+}
+
+static struct slice* available_take(struct heap* h, unsigned c) {
+    enum { look = 8 };
+    struct slice* best = h->available[c];
+    if (best == NULL) return NULL;
+    struct slice* s = best->next;
+    for (unsigned i = 1; i < look && s != NULL; s = s->next, i++)
+        if (s->until > best->until || (s->until == best->until && s < best)) best = s;
+    slab_list_remove(&h->available[c], best);
+    return best;
+}
+
+static struct slice* orphan_take(struct heap* h, unsigned c) {
+    if (load_relaxed(&orphans[c]) == NULL) return NULL;
+    os_lock_take(&heaps_lock);
+    struct slice* s = orphans[c];
+    /* One that somebody has claimed by freeing into it leaves the list by its claimant's hand. */
+    while (s != NULL && !slab_claim(s)) s = s->next;
+    if (s != NULL) {
+        slab_list_remove(&orphans[c], s);
+        s->flags &= (uint8_t)~SLICE_ORPHAN;
+        store_relaxed(&s->owner, h->owner_word);
+        h->slab_count++;
+    }
+    os_lock_give(&heaps_lock);
+    return s;
+}
+
+WEIR_FN void orphan_put(struct heap* h, struct slice* s) {
+    for (;;) {
+        slab_collect(s, "free");
+        if (s->until == 0) {
+            slab_release(h, s);
+            return;
+        }
+        os_lock_take(&heaps_lock);
+        s->flags |= SLICE_ORPHAN;
+        slab_list_push(&orphans[s->size_class], s);
+        bool gone = slab_disown(s);
+        if (!gone) {
+            slab_list_remove(&orphans[s->size_class], s);
+            s->flags &= (uint8_t)~SLICE_ORPHAN;
+        }
+        os_lock_give(&heaps_lock);
+        if (gone) {
+            h->slab_count--;
+            return;
+        }
+    }
+}
+
+WEIR_FN void heap_adopt(struct heap* h, struct slice* s) {
+    if ((s->flags & SLICE_ORPHAN) != 0) {
+        os_lock_take(&heaps_lock);
+        slab_list_remove(&orphans[s->size_class], s);
+        s->flags &= (uint8_t)~SLICE_ORPHAN;
+        os_lock_give(&heaps_lock);
+    }
+    store_relaxed(&s->owner, h->owner_word);
+    h->slab_count++;
+    slab_collect(s, "free");
+    if (s->until == 0)
+        slab_release(h, s);
+    else
+        slab_list_push(&h->available[s->size_class], s);
+}
+
+/* Slabs that other threads emptied lie unnoticed on the available lists: look now and then. */
+static void available_sweep(struct heap* h) {
+    for (unsigned c = 0; c < CLASS_COUNT; c++) {
+        struct slice* s = h->available[c];
+        while (s != NULL) {
+            struct slice* next = s->next;
+            slab_collect(s, "malloc");
+            if (s->until == 0) {
+                slab_list_remove(&h->available[c], s);
+                slab_release(h, s);
+            }
+            s = next;
+        }
+    }
+}
+
+static struct slice* slab_next(struct heap* h, unsigned c) {
+    struct slice* s = available_take(h, c);
+    if (s == NULL) s = orphan_take(h, c);
+    if (s != NULL) return s;
+    if ((h->slow_calls & 63) == 0) available_sweep(h);
+    s = slab_make(h, c);
+    if (s != NULL) return s;
+    /* No memory: what this thread still holds for others and for itself may make room. */
+    heap_collect();
+    return slab_make(h, c);
+}
+
+WEIR_FN bool refill(struct heap* h, unsigned c) {
+    store_relaxed(&h->slow_calls, h->slow_calls + 1);
+    if ((h->slow_calls & 15) == 0) outbox_flush_all(h);
+    if (heap_tick_hook != NULL) heap_tick_hook();
+    for (;;) {
+        struct slice* s = h->active[c];
+        if (s == NULL && (s = h->active[c] = slab_next(h, c)) == NULL) return false;
+        if (slab_fill_bin(h, c, s)) return true;
+        h->active[c] = NULL;
+        h->bins[c] = (struct bin){NULL, SLICE_BYTES};
+        if (slab_disown(s))
+            h->slab_count--;
+        else
+            h->active[c] = s;
+    }
+}
+
+WEIR_FN void bin_return(struct heap* h, unsigned c) {
+    struct slice* s = h->active[c];
+    block_t* first = h->bins[c].head;
+    h->bins[c] = (struct bin){NULL, SLICE_BYTES};
+    if (first == NULL) return;
+    uint32_t count = 1;
+    block_t* last = first;
+    while (last->next != NULL && count <= s->carved && slab_holds_block(s, last)) {
+        last = last->next;
+        count++;
+    }
+    if (!slab_holds_block(s, last) || count > s->until) {
+        core_report("corrupt-list", REPORT_WRITTEN, last, "thread exit");
+        return;
+    }
+    last->next = s->free;
+    s->free = first;
+    store_relaxed(&s->until, s->until - count);
+    store_relaxed(&h->handed_out, h->handed_out - count);
+}
+
+WEIR_FN void heap_free_last(struct slice* s) {
+    struct heap* h = heap_self();
+    unsigned c = s->size_class;
+    if (!slab_check_list(h, s, "free")) return;
+    if (h->active[c] != s) {
+        slab_list_remove(&h->available[c], s);
+        slab_release(h, s);
+    } else if (h->empty_slabs < EMPTY_SLABS_MAX) {
+        h->empty_slabs++; /* kept, so that a lone block that comes and goes costs no page call */
+    } else {
+        h->active[c] = NULL;
+        h->bins[c] = (struct bin){NULL, SLICE_BYTES};
+        slab_release(h, s);
+    }
+}

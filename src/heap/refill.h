@@ -1,0 +1,24 @@
+/* refill.h: where a heap's blocks come from when a bin is empty, and where its slabs go.
+ *
+ * Internal to the heap layer.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#ifndef WEIR_HEAP_REFILL_H
+#define WEIR_HEAP_REFILL_H
+
+#include "heap/heap.h"
+
+/* Make a slab of class c with free blocks the heap's active one: with checks=late they are then in the
+ * bin, with checks=full on the slab's own list. False: no memory. */
+WEIR_FN bool refill(struct heap* h, unsigned c);
+/* The heap got a slab by claiming it: take in its blocks and put it where it belongs. */
+WEIR_FN void heap_adopt(struct heap* h, struct slice* s);
+/* Put the rest of a bin back on its slab's list. */
+WEIR_FN void bin_return(struct heap* h, unsigned c);
+/* Send every outbox. */
+WEIR_FN void outbox_flush_all(struct heap* h);
+/* Give slabs of ended threads to whoever wants them. The slab is on no list and owned by the caller. */
+WEIR_FN void orphan_put(struct heap* h, struct slice* s);
+
+#endif

@@ -1,0 +1,169 @@
+/* slab.c: see slab.h.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include "heap/slab.h"
+
+#include "core/report.h"
+#include "page/span.h"
+
+WEIR_FN struct slice* slab_make(struct heap* h, unsigned c) {
+    bool zeroed;
+    const struct size_class* k = &size_classes[c];
+    struct slice* s = span_alloc(k->slices, 1, &zeroed);
+    if (s == NULL) return NULL;
+    s->free = NULL;
+    s->until = 0;
+    s->carved = 0;
+    s->remote = 0;
+    s->size_class = (uint8_t)c;
+    for (uint32_t i = 1; i < k->slices; i++) {
+        s[i].kind = SLICE_SLAB_REST;
+        s[i].back = i;
+        s[i].owner = NULL;
+    }
+    s->kind = SLICE_SLAB;
+    store_relaxed(&s->owner, h->owner_word);
+    h->slab_count++;
+    return s;
+}
+
+WEIR_FN void slab_release(struct heap* h, struct slice* s) {
+    for (uint32_t i = 1; i < s->span_slices; i++) s[i].kind = SLICE_NONE;
+    store_relaxed(&s->owner, NULL);
+    h->slab_count--;
+    span_free(s);
+}
+
+WEIR_FN block_t* slab_build(struct slice* s, uint32_t* count) {
+    enum { step = 4096 };
+    const struct size_class* k = slab_class(s);
+    uint32_t room = k->capacity - s->carved;
+    size_t offset = (size_t)s->carved * k->bytes;
+    size_t n = (align_up(offset + 1, step) - offset + k->bytes - 1) / k->bytes;
+    if (n > room) n = room;
+    *count = (uint32_t)n;
+    if (n == 0) return NULL;
+    char* first = (char*)slice_address(s) + offset;
+    block_t* p = (block_t*)(void*)first;
+    for (size_t i = 1; i < n; i++) {
+        block_t* next = (block_t*)(void*)(first + i * k->bytes);
+        p->next = next;
+        p = next;
+    }
+    p->next = NULL;
+    store_relaxed(&s->carved, s->carved + (uint32_t)n);
+    return (block_t*)(void*)first;
+}
+
+WEIR_FN bool slab_holds_block(const struct slice* s, const void* p) {
+    const struct size_class* k = slab_class(s);
+    uintptr_t offset = (uintptr_t)p - slice_address(s);
+    if (offset >= (size_t)k->capacity * k->bytes) return false;
+    return (size_t)class_block_index(k, offset) * k->bytes == offset;
+}
+
+static bool slab_contains(const struct slice* s, const void* p) {
+    return (uintptr_t)p - slice_address(s) < (size_t)s->span_slices << SLICE_SHIFT;
+}
+
+/* The first block that a list of `count` links meets a second time; the list is known to have one. */
+static WEIR_COLD block_t* list_repeated(block_t* first, uint32_t count) {
+    uint32_t i = 0;
+    for (block_t* p = first; i < count; p = p->next, i++) {
+        block_t* q = p->next;
+        for (uint32_t j = i + 1; j <= count && q != NULL; q = q->next, j++)
+            if (q == p) return p;
+    }
+    return first;
+}
+
+WEIR_FN block_t* slab_walk(const struct slice* s, block_t* first, uint32_t count, const char* call) {
+    block_t* last = NULL;
+    block_t* p = first;
+    for (uint32_t i = 0; i < count; i++) {
+        if (weir_unlikely(!slab_holds_block(s, p))) {
+            if (p != NULL && slab_contains(s, p))
+                core_report("invalid-free", REPORT_INTERIOR, p, call);
+            else
+                core_report("corrupt-list", REPORT_WRITTEN, last != NULL ? last : p, call);
+            return NULL;
+        }
+        last = p;
+        p = p->next;
+    }
+    if (weir_likely(p == NULL)) return last;
+    if (slab_holds_block(s, p))
+        core_report("double-free", REPORT_FREED, list_repeated(first, count), call);
+    else
+        core_report("corrupt-list", REPORT_WRITTEN, last, call);
+    return NULL;
+}
+
+WEIR_FN void slab_forget_free(struct slice* s) {
+    s->free = NULL;
+    store_relaxed(&s->until, s->carved);
+}
+
+WEIR_FN void slab_collect(struct slice* s, const char* call) {
+    if (load_relaxed(&s->remote) == 0) return; /* relaxed: what is missed now is found next time */
+    /* Acquire: pairs with the release of slab_push_remote, which published the links. */
+    uint64_t word = xchg_acquire(&s->remote, 0);
+    uint32_t count = remote_count(word);
+    block_t* first = (block_t*)(slice_address(s) + (((word & REMOTE_FIRST) - 1) * GRANULE));
+    if (count > s->until) {
+        core_report("double-free", REPORT_FREED, first, call);
+        return;
+    }
+    block_t* last = slab_walk(s, first, count, call);
+    if (last == NULL) return; /* reported; the blocks stay counted as in use */
+    last->next = s->free;
+    s->free = first;
+    store_relaxed(&s->until, s->until - count);
+}
+
+WEIR_FN bool slab_disown(struct slice* s) {
+    uint64_t expected = 0;
+    void* owner = s->owner;
+    store_relaxed(&s->owner, NULL);
+    /* Release: publishes the record to the thread that claims it. */
+    if (cas_acq_rel(&s->remote, &expected, REMOTE_UNOWNED)) return true;
+    store_relaxed(&s->owner, owner);
+    return false;
+}
+
+WEIR_FN bool slab_push_remote(struct slice* s, block_t* first, block_t* last, uint32_t count) {
+    uintptr_t address = slice_address(s);
+    uint64_t granule = ((uintptr_t)first - address) / GRANULE + 1;
+    uint64_t word = load_relaxed(&s->remote); /* relaxed: the compare below decides */
+    uint64_t wanted;
+    do {
+        uint64_t head = word & REMOTE_FIRST;
+        last->next = head == 0 ? NULL : (block_t*)(address + (head - 1) * GRANULE);
+        wanted = (uint64_t)(remote_count(word) + count) * REMOTE_ONE | granule;
+        /* Release: publishes the links to slab_collect. Acquire: if the slab was unowned, its record. */
+    } while (!cas_acq_rel(&s->remote, &word, wanted));
+    return (word & REMOTE_UNOWNED) != 0;
+}
+
+WEIR_FN bool slab_claim(struct slice* s) {
+    uint64_t word = load_relaxed(&s->remote); /* relaxed: the compare below decides */
+    while ((word & REMOTE_UNOWNED) != 0)
+        if (cas_acq_rel(&s->remote, &word, word & ~REMOTE_UNOWNED)) return true; /* acquire: the record */
+    return false;
+}
+
+WEIR_FN void slab_list_push(struct slice** head, struct slice* s) {
+    s->prev = NULL;
+    s->next = *head;
+    if (s->next != NULL) s->next->prev = s;
+    *head = s;
+}
+
+WEIR_FN void slab_list_remove(struct slice** head, struct slice* s) {
+    if (s->next != NULL) s->next->prev = s->prev;
+    if (s->prev != NULL)
+        s->prev->next = s->next;
+    else
+        *head = s->next;
+}

@@ -1,0 +1,250 @@
+/* os.c (Linux): the contract of os.h by raw system calls.
+ *
+ * Raw, because a program may interpose mmap and its kin with functions that allocate.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#ifndef _GNU_SOURCE
+#    define _GNU_SOURCE
+#endif
+#include "os/os.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <link.h>
+#include <linux/futex.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <sys/auxv.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "base/atomic.h"
+#include "base/text.h"
+
+#ifndef MREMAP_DONTUNMAP
+#    define MREMAP_DONTUNMAP 4
+#endif
+
+WEIR_VAR uint64_t os_call_counts[OS_CALL_COUNT];
+
+#ifdef WEIR_TESTING
+WEIR_VAR bool (*os_fault_hook)(enum os_call call);
+static bool os_fault(enum os_call call) { return os_fault_hook != NULL && os_fault_hook(call); }
+#else
+static inline bool os_fault(enum os_call call) {
+    (void)call;
+    return false;
+}
+#endif
+
+/* One system call of at most six arguments: counted, errno kept. Returns the kernel's result with -1
+ * for every failure. */
+static long os_call6(enum os_call kind, long number, long a, long b, long c, long d, long e, long f) {
+    int saved = errno;
+    add_relaxed(&os_call_counts[kind], 1);
+    long result = syscall(number, a, b, c, d, e, f);
+    errno = saved;
+    return result;
+}
+static long os_call3(enum os_call kind, long number, long a, long b, long c) {
+    return os_call6(kind, number, a, b, c, 0, 0, 0);
+}
+
+WEIR_FN size_t os_page_bytes(void) {
+    static size_t page_bytes;
+    size_t bytes = load_relaxed(&page_bytes); /* relaxed: every thread computes the same value */
+    if (weir_unlikely(bytes == 0)) {
+        bytes = getauxval(AT_PAGESZ);
+        store_relaxed(&page_bytes, bytes);
+    }
+    return bytes;
+}
+
+static void* os_map(void* where, size_t bytes, int protection, int flags) {
+    if (os_fault(OS_MAP)) return NULL;
+    long p = os_call6(OS_MAP, SYS_mmap, (long)where, (long)bytes, protection,
+                      flags | MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    return p == -1 ? NULL : (void*)p;
+}
+
+WEIR_FN void* os_reserve(size_t bytes, size_t align) {
+    char* p = os_map(NULL, bytes, PROT_NONE, 0);
+    if (p == NULL || ((uintptr_t)p & (align - 1)) == 0) return p;
+    os_unmap(p, bytes);
+    if (bytes > SIZE_MAX - align) return NULL;
+    p = os_map(NULL, bytes + align, PROT_NONE, 0);
+    if (p == NULL) return NULL;
+    char* start = (char*)align_up((uintptr_t)p, align);
+    if (start != p) os_unmap(p, (size_t)(start - p));
+    size_t behind = align - (size_t)(start - p);
+    if (behind != 0) os_unmap(start + bytes, behind);
+    return start;
+}
+
+WEIR_FN void os_unmap(void* p, size_t bytes) {
+    if (bytes != 0) os_call3(OS_MAP, SYS_munmap, (long)p, (long)bytes, 0);
+}
+
+WEIR_FN bool os_commit(void* p, size_t bytes) {
+    if (os_fault(OS_PROTECT)) return false;
+    return os_call3(OS_PROTECT, SYS_mprotect, (long)p, (long)bytes, PROT_READ | PROT_WRITE) == 0;
+}
+
+WEIR_FN bool os_cover(void* p, size_t bytes, bool accessible) {
+    return os_map(p, bytes, accessible ? PROT_READ | PROT_WRITE : PROT_NONE, MAP_FIXED) != NULL;
+}
+
+WEIR_FN bool os_purge(void* p, size_t bytes) {
+    if (os_fault(OS_PURGE)) return false;
+    return os_call3(OS_PURGE, SYS_madvise, (long)p, (long)bytes, MADV_DONTNEED) == 0;
+}
+
+WEIR_FN bool os_move(void* from, void* to, size_t bytes) {
+    if (os_fault(OS_REMAP)) return false;
+    return os_call6(OS_REMAP, SYS_mremap, (long)from, (long)bytes, (long)bytes,
+                    MREMAP_MAYMOVE | MREMAP_FIXED | MREMAP_DONTUNMAP, (long)to, 0) == (long)to;
+}
+
+WEIR_FN bool os_charge_probe(size_t bytes) {
+    long p = os_call6(OS_MAP, SYS_mmap, 0, (long)bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS,
+                      -1, 0);
+    if (p == -1) return false;
+    os_unmap((void*)p, bytes);
+    return true;
+}
+
+WEIR_FN size_t os_read_file(const char* path, char* data, size_t bytes) {
+    long fd = os_call6(OS_OTHER, SYS_openat, AT_FDCWD, (long)path, O_RDONLY | O_CLOEXEC, 0, 0, 0);
+    if (fd < 0) return 0;
+    size_t length = 0;
+    while (length < bytes) {
+        long n = os_call3(OS_OTHER, SYS_read, fd, (long)(data + length), (long)(bytes - length));
+        if (n <= 0) break;
+        length += (size_t)n;
+    }
+    os_call3(OS_OTHER, SYS_close, fd, 0, 0);
+    return length;
+}
+
+WEIR_FN void os_read_link(const char* path, char* data, size_t bytes) {
+    long n = os_call6(OS_OTHER, SYS_readlinkat, AT_FDCWD, (long)path, (long)data, (long)(bytes - 1), 0, 0);
+    data[n < 0 ? 0 : n] = '\0';
+}
+
+WEIR_FN void* os_map_file(const char* path, size_t* bytes) {
+    long fd = os_call6(OS_OTHER, SYS_openat, AT_FDCWD, (long)path, O_RDWR | O_CLOEXEC, 0, 0, 0);
+    if (fd < 0) return NULL;
+    long size = os_call3(OS_OTHER, SYS_lseek, fd, 0, SEEK_END);
+    long p = -1;
+    if (size > 0)
+        p = os_call6(OS_OTHER, SYS_mmap, 0, size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    os_call3(OS_OTHER, SYS_close, fd, 0, 0);
+    *bytes = (size_t)size;
+    return p == -1 ? NULL : (void*)p;
+}
+
+/* Value in bytes of a "Name:   123 kB" line of /proc/self/status. */
+static uint64_t os_status_field(const char* status, size_t length, const char* name) {
+    size_t name_length = text_length(name, 32);
+    for (size_t i = 0; i + name_length < length; i++) {
+        if ((i != 0 && status[i - 1] != '\n') || !__builtin_expect(status[i] == name[0], 0)) continue;
+        size_t j = 0;
+        while (j < name_length && status[i + j] == name[j]) j++;
+        if (j != name_length) continue;
+        uint64_t n = 0;
+        for (j = i + name_length; j < length && status[j] != '\n'; j++)
+            if (status[j] >= '0' && status[j] <= '9') n = n * 10 + (uint64_t)(status[j] - '0');
+        return n * KIB;
+    }
+    return 0;
+}
+
+WEIR_FN void os_resident(uint64_t* now, uint64_t* peak) {
+    char status[2048];
+    size_t length = os_read_file("/proc/self/status", status, sizeof status);
+    *now = os_status_field(status, length, "VmRSS:");
+    *peak = os_status_field(status, length, "VmHWM:");
+}
+
+WEIR_FN bool os_overcommit_is_strict(void) {
+    char mode = '0';
+    return os_read_file("/proc/sys/vm/overcommit_memory", &mode, 1) == 1 && mode == '2';
+}
+
+WEIR_FN uint64_t os_address_space_limit(void) {
+    struct rlimit limit;
+    if (os_call6(OS_OTHER, SYS_prlimit64, 0, RLIMIT_AS, 0, (long)&limit, 0, 0) != 0) return UINT64_MAX;
+    return limit.rlim_cur == RLIM_INFINITY ? UINT64_MAX : limit.rlim_cur;
+}
+
+WEIR_FN uint64_t os_clock_ns(void) {
+    struct timespec t = {0, 0};
+    os_call3(OS_OTHER, SYS_clock_gettime, CLOCK_MONOTONIC, (long)&t, 0);
+    return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+}
+
+WEIR_FN int os_write(int fd, const void* data, size_t bytes) {
+    const char* p = data;
+    int saved = errno;
+    int error = 0;
+    while (bytes != 0) {
+        long n = syscall(SYS_write, fd, p, bytes);
+        if (n < 0) {
+            if (errno == EINTR) continue;
+            error = errno;
+            break;
+        }
+        p += n;
+        bytes -= (size_t)n;
+    }
+    errno = saved;
+    return error;
+}
+
+WEIR_FN const char* os_environment(const char* name) {
+    return environ == NULL ? NULL : secure_getenv(name);
+}
+
+WEIR_FN int os_process_id(void) { return (int)os_call3(OS_OTHER, SYS_getpid, 0, 0, 0); }
+WEIR_FN int os_parent_id(void) { return (int)os_call3(OS_OTHER, SYS_getppid, 0, 0, 0); }
+WEIR_FN int os_thread_id(void) { return (int)os_call3(OS_OTHER, SYS_gettid, 0, 0, 0); }
+WEIR_FN bool os_thread_lives(int tid) {
+    return os_call3(OS_OTHER, SYS_tgkill, os_process_id(), tid, 0) == 0;
+}
+
+WEIR_FN uint64_t os_random(void) {
+    uint64_t bits = 0;
+    if (os_call3(OS_OTHER, SYS_getrandom, (long)&bits, sizeof bits, 1 /* GRND_NONBLOCK */) != sizeof bits) {
+        const uint64_t* seed = (const uint64_t*)getauxval(AT_RANDOM);
+        bits = (seed == NULL ? 0 : seed[0]) ^ os_clock_ns() * 0x9e3779b97f4a7c15u;
+    }
+    return bits;
+}
+
+WEIR_FN bool os_loader_owns(const void* p) {
+    uintptr_t base = getauxval(AT_BASE);
+    if (base == 0) return false;
+    const ElfW(Ehdr)* header = (const ElfW(Ehdr)*)base;
+    const ElfW(Phdr)* segment = (const ElfW(Phdr)*)(base + header->e_phoff);
+    for (unsigned i = 0; i < header->e_phnum; i++) {
+        if (segment[i].p_type != PT_LOAD) continue;
+        uintptr_t start = align_down(base + segment[i].p_vaddr, os_page_bytes());
+        uintptr_t end = align_up(base + segment[i].p_vaddr + segment[i].p_memsz, os_page_bytes());
+        if ((uintptr_t)p >= start && (uintptr_t)p < end) return true;
+    }
+    return false;
+}
+
+WEIR_FN void os_abort(void) { abort(); }
+
+WEIR_FN void os_futex_wait(uint32_t* word, uint32_t value) {
+    os_call6(OS_OTHER, SYS_futex, (long)word, FUTEX_WAIT_PRIVATE, value, 0, 0, 0);
+}
+WEIR_FN void os_futex_wake(uint32_t* word, int count) {
+    os_call3(OS_OTHER, SYS_futex, (long)word, FUTEX_WAKE_PRIVATE, count);
+}

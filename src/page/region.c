@@ -1,0 +1,192 @@
+/* region.c: see region.h.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include "page/region.h"
+
+#include "base/atomic.h"
+#include "os/os.h"
+
+WEIR_VAR struct page_root page_root;
+WEIR_VAR struct region regions[REGION_COUNT_MAX];
+WEIR_VAR uint32_t region_count;
+WEIR_VAR bool region_commit_strict;
+
+/* Two-level map of the further regions: address >> 22 -> row + 1. A leaf covers 16 GiB.
+ * Sync: written under the page lock; leaves are published with release and never freed, read with
+ * acquire; rows are relaxed, since whoever holds a block got it after its region was entered. */
+enum { MAP_LEAF_BITS = 12, MAP_ROOT_BITS = 48 - REGION_GRANULE_SHIFT - MAP_LEAF_BITS };
+struct map_leaf {
+    uint16_t row_plus_1[1u << MAP_LEAF_BITS];
+};
+static struct map_leaf* region_map[1u << MAP_ROOT_BITS];
+
+#define REGION_GRANULE ((size_t)1 << REGION_GRANULE_SHIFT)
+
+static bool map_set(uintptr_t base, size_t bytes, uint16_t value) {
+    for (uintptr_t a = base; a < base + bytes; a += REGION_GRANULE) {
+        uintptr_t granule = a >> REGION_GRANULE_SHIFT;
+        if (granule >> MAP_LEAF_BITS >= 1u << MAP_ROOT_BITS) return false;
+        struct map_leaf** leaf = &region_map[granule >> MAP_LEAF_BITS];
+        if (*leaf == NULL) {
+            size_t leaf_bytes = align_up(sizeof(struct map_leaf), os_page_bytes());
+            void* fresh = os_reserve(leaf_bytes, os_page_bytes());
+            if (fresh == NULL) return false;
+            if (!os_commit(fresh, leaf_bytes)) {
+                os_unmap(fresh, leaf_bytes);
+                return false;
+            }
+            store_release(leaf, (struct map_leaf*)fresh); /* publishes the zeroed leaf to slice_find */
+        }
+        store_relaxed(&(*leaf)->row_plus_1[granule & ((1u << MAP_LEAF_BITS) - 1)], value);
+    }
+    return true;
+}
+
+WEIR_FN struct slice* slice_find(const void* p) {
+    uintptr_t a = (uintptr_t)p;
+    const struct region* r = &regions[0];
+    if (a - r->base >= (uintptr_t)r->slices << SLICE_SHIFT) {
+        uintptr_t granule = a >> REGION_GRANULE_SHIFT;
+        if (granule >> MAP_LEAF_BITS >= 1u << MAP_ROOT_BITS) return NULL;
+        const struct map_leaf* leaf = load_acquire(&region_map[granule >> MAP_LEAF_BITS]);
+        if (leaf == NULL) return NULL;
+        uint16_t row = load_relaxed(&leaf->row_plus_1[granule & ((1u << MAP_LEAF_BITS) - 1)]);
+        if (row == 0) return NULL;
+        r = &regions[row - 1];
+    }
+    uintptr_t index = (a - r->base) >> SLICE_SHIFT;
+    /* Relaxed: a block's slice was below the frontier before the block was given out. */
+    if (index < r->first || index >= load_relaxed(&r->frontier)) return NULL;
+    return region_slices(r) + index;
+}
+
+/* Lay a region's records out at its start and make the first of them accessible. */
+static bool region_enter(struct region* r, void* base, size_t bytes) {
+    size_t page = os_page_bytes();
+    size_t slices = bytes >> SLICE_SHIFT;
+    size_t first = align_up(slices << SLICE_RECORD_SHIFT, SLICE_BYTES) >> SLICE_SHIFT;
+    /* Enough for the record array's own slices and a first batch. */
+    size_t record_bytes = align_up((first << SLICE_RECORD_SHIFT) + 4 * KIB, page);
+    if (record_bytes > first << SLICE_SHIFT) record_bytes = first << SLICE_SHIFT;
+    if (!os_commit(base, record_bytes)) return false;
+    *r = (struct region){.base = (uintptr_t)base,
+                         .slices = (uint32_t)slices,
+                         .first = (uint32_t)first,
+                         .frontier = (uint32_t)first,
+                         .committed = (uint32_t)first,
+                         .record_bytes = record_bytes};
+    return true;
+}
+
+/* How much to try for. Some user-mode emulators keep a table entry for each reserved page: 4 GiB then
+ * takes many milliseconds, where a kernel takes microseconds. */
+static uint64_t region_probe(void) {
+    uint64_t limit = os_address_space_limit();
+    if (limit != UINT64_MAX) return align_down(limit / 8, REGION_GRANULE);
+    uint64_t before = os_clock_ns();
+    void* probe = os_reserve(GIB, os_page_bytes());
+    if (probe != NULL) os_unmap(probe, GIB);
+    return os_clock_ns() - before > 1000000 ? 2 * GIB : 1024 * GIB;
+}
+
+/* The fast path may read every record that is accessible. */
+static void region_publish(void) {
+    const struct region* r = &regions[0];
+    size_t readable = r->record_bytes >> SLICE_RECORD_SHIFT;
+    store_relaxed(&page_root.slices, readable < r->slices ? readable : r->slices);
+}
+
+WEIR_FN void region_start(uint64_t wanted) {
+    region_commit_strict = os_overcommit_is_strict();
+    region_count = 1; /* row 0 is the primary region's, there or not */
+    uint64_t bytes = wanted != 0 ? align_up(wanted, REGION_GRANULE) : region_probe();
+    for (; bytes >= REGION_GRANULE; bytes = align_down(bytes / 2, REGION_GRANULE)) {
+        void* base = os_reserve(bytes, SLICE_BYTES);
+        if (base == NULL) continue;
+        if (region_enter(&regions[0], base, bytes)) {
+            page_root.base = (uintptr_t)base;
+            region_publish();
+            return;
+        }
+        os_unmap(base, bytes);
+    }
+}
+
+WEIR_FN struct region* region_add(uint32_t slices) {
+    uint32_t row = 1;
+    while (row < region_count && regions[row].base != 0) row++;
+    if (row == REGION_COUNT_MAX) return NULL;
+    size_t records = align_up(((size_t)slices + 64) << SLICE_RECORD_SHIFT, SLICE_BYTES);
+    size_t least = align_up(((size_t)slices << SLICE_SHIFT) + records, REGION_GRANULE);
+    size_t bytes = (64 * MIB) << (row < 256 ? row / 16 : 16);
+    if (region_commit_strict || bytes < least) bytes = least;
+    for (;; bytes = bytes / 2 < least ? least : align_up(bytes / 2, REGION_GRANULE)) {
+        void* base = os_reserve(bytes, REGION_GRANULE);
+        if (base != NULL) {
+            struct region* r = &regions[row];
+            if (region_enter(r, base, bytes) && map_set(r->base, bytes, (uint16_t)(row + 1))) {
+                if (row == region_count) region_count++;
+                return r;
+            }
+            r->base = 0;
+            os_unmap(base, bytes);
+        }
+        if (bytes <= least) return NULL;
+    }
+}
+
+WEIR_FN void region_drop(struct region* r) {
+    size_t bytes = (size_t)r->slices << SLICE_SHIFT;
+    map_set(r->base, bytes, 0);
+    os_unmap((void*)r->base, bytes);
+    r->base = 0;
+}
+
+static bool region_commit(struct region* r, uint32_t need) {
+    /* Steps grow with the region, so that their number stays small; under strict accounting each page
+     * is charged when it becomes accessible, so that only what is needed is. */
+    uint32_t step = (r->committed - r->first) / 8;
+    uint32_t step_max = (uint32_t)(64 * MIB >> SLICE_SHIFT);
+    if (step > step_max) step = step_max;
+    if (step < 8) step = 8;
+    uint32_t target = need;
+    if (!region_commit_strict && target < r->committed + step) target = r->committed + step;
+    if (target > r->slices) target = r->slices;
+    void* start = (void*)(r->base + ((uintptr_t)r->committed << SLICE_SHIFT));
+    if (!os_commit(start, (size_t)(target - r->committed) << SLICE_SHIFT)) return false;
+    r->committed = target;
+    return true;
+}
+
+WEIR_FN bool region_extend(struct region* r, uint32_t count) {
+    if (r->base == 0 || count > r->slices - r->frontier) return false;
+    uint32_t end = r->frontier + count;
+    size_t records = (size_t)end << SLICE_RECORD_SHIFT;
+    if (records > r->record_bytes) {
+        size_t step = region_commit_strict ? os_page_bytes() : 64 * KIB;
+        size_t target = align_up(records, step);
+        if (target > (size_t)r->first << SLICE_SHIFT) target = (size_t)r->first << SLICE_SHIFT;
+        if (!os_commit((void*)(r->base + r->record_bytes), target - r->record_bytes)) return false;
+        r->record_bytes = target;
+        if (r == &regions[0]) region_publish();
+    }
+    if (end > r->committed && !region_commit(r, end)) return false;
+    store_relaxed(&r->frontier, end); /* relaxed: see slice_find */
+    return true;
+}
+
+WEIR_FN void region_trim(void) {
+    struct region* r = &regions[0];
+    if (r->base == 0) return;
+    uint32_t keep = r->committed;
+    if (keep >= r->slices) return;
+    os_unmap((void*)(r->base + ((uintptr_t)keep << SLICE_SHIFT)), (size_t)(r->slices - keep) << SLICE_SHIFT);
+    size_t records_end = (size_t)r->first << SLICE_SHIFT;
+    size_t records_keep = align_up((size_t)keep << SLICE_RECORD_SHIFT, os_page_bytes());
+    if (records_keep < r->record_bytes) records_keep = r->record_bytes;
+    r->slices = keep;
+    region_publish();
+    if (records_keep < records_end)
+        os_unmap((void*)(r->base + records_keep), records_end - records_keep);
+}

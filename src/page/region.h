@@ -1,0 +1,71 @@
+/* region.h: address space set aside, and the way from a pointer to its slice record.
+ *
+ * One primary region, reserved at start, whose test is a single compare; further regions, found through
+ * a two-level map, where limits or exhaustion forbid one. It deliberately knows nothing of free spans.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#ifndef WEIR_PAGE_REGION_H
+#define WEIR_PAGE_REGION_H
+
+#include "base/compiler.h"
+#include "page/slice.h"
+
+enum { REGION_COUNT_MAX = 2048, REGION_GRANULE_SHIFT = 22 };
+
+/* The primary region as the fast path sees it: `slices` counts those whose records are accessible, so
+ * that a wild pointer into the rest of the reservation is foreign and never faults. 0 before start.
+ * Sync: written under the page lock, read relaxed: a block's slice was counted before the block was
+ * given out, and whoever handed the block over ordered that. */
+struct page_root {
+    uintptr_t base;
+    size_t slices;
+};
+WEIR_VAR_DECL struct page_root page_root;
+
+/*  Invariants: first <= frontier <= committed <= slices (committed may lag where commit is refused).
+ *  Sync: the page lock. */
+struct region {
+    uintptr_t base;  /* 0: this row is not in use */
+    uint32_t slices; /* all of them, records included */
+    uint32_t first;  /* first slice behind the records */
+    uint32_t frontier;  /* slices from here on were never handed out */
+    uint32_t committed; /* slices below are accessible, unless a free span says otherwise */
+    uint32_t live;      /* slices in spans that are not free */
+    size_t record_bytes; /* of the record array, accessible */
+};
+WEIR_VAR_DECL struct region regions[REGION_COUNT_MAX];
+WEIR_VAR_DECL uint32_t region_count; /* rows ever used */
+WEIR_VAR_DECL bool region_commit_strict; /* vm.overcommit_memory == 2 */
+
+WEIR_INLINE struct slice* region_slices(const struct region* r) { return (struct slice*)r->base; }
+WEIR_INLINE uintptr_t slice_address(const struct slice* s) {
+    const struct region* r = &regions[s->region];
+    return r->base + ((uintptr_t)(s - region_slices(r)) << SLICE_SHIFT);
+}
+WEIR_INLINE uint32_t slice_index(const struct slice* s) {
+    return (uint32_t)(s - region_slices(&regions[s->region]));
+}
+
+/* Record of the slice that holds p, when p lies in the primary region; NULL otherwise. */
+WEIR_INLINE struct slice* slice_find_primary(const void* p) {
+    uintptr_t index = ((uintptr_t)p - page_root.base) >> SLICE_SHIFT;
+    if (weir_unlikely(index >= page_root.slices)) return NULL;
+    return (struct slice*)page_root.base + index;
+}
+/* The same for any region. Records behind a region's frontier may not be read: NULL for those too. */
+WEIR_FN struct slice* slice_find(const void* p);
+
+/* Set the primary region up. `wanted` bytes, 0: choose by machine and limits. Leaves no region when
+ * nothing can be reserved; the fallback then serves. Call once. */
+WEIR_FN void region_start(uint64_t wanted);
+/* A further region with at least `slices` usable ones, under the page lock; NULL: not to be had. */
+WEIR_FN struct region* region_add(uint32_t slices);
+/* Return a region, all of whose spans are free and off the lists, under the page lock. */
+WEIR_FN void region_drop(struct region* r);
+/* Make slices [frontier, frontier + count) usable, under the page lock. False: refused. */
+WEIR_FN bool region_extend(struct region* r, uint32_t count);
+/* Unmap what lies behind the frontier of the primary region, under the page lock. */
+WEIR_FN void region_trim(void);
+
+#endif

@@ -1,0 +1,63 @@
+/* slice.h: the 64-byte record of each 64 KiB slice, and how a pointer finds it by arithmetic.
+ *
+ * The heap reads and writes the records of its slabs; the page layer those of free spans; nobody else.
+ * A record never lies next to user data. It deliberately does not know size classes or threads: the
+ * owner is an opaque word.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#ifndef WEIR_PAGE_SLICE_H
+#define WEIR_PAGE_SLICE_H
+
+#include "base/compiler.h"
+
+enum { SLICE_SHIFT = 16, SLICE_BYTES = 1 << SLICE_SHIFT, SLICE_RECORD_SHIFT = 6 };
+
+enum slice_kind {
+    SLICE_NONE = 0, /* inside a span, beyond the frontier, or a record array's own */
+    SLICE_FREE,     /* first slice of a free span */
+    SLICE_FREE_END, /* last slice of a free span of two or more */
+    SLICE_META,     /* memory of weir's own */
+    SLICE_LARGE,    /* first slice of a large block */
+    SLICE_SLAB,     /* first slice of a slab */
+    SLICE_SLAB_REST /* a further slice of a slab */
+};
+
+/* What is known of a free span's pages. */
+enum span_state { SPAN_DIRTY = 0, SPAN_CLEAN = 1, SPAN_UNCOMMITTED = 2, SPAN_STATES = 3 };
+
+enum { SLICE_MOVED = 1u, SLICE_ORPHAN = 2u };
+
+/*  region  [ record 0 | record 1 | ... ][ slice k | slice k+1 | ... | frontier ......... end ]
+ *            ^ records of the slices that hold the records themselves stay SLICE_NONE
+ *
+ *  Invariants, span at record s of n slices:
+ *    s.span_slices == n;  s[i].kind in {NONE, SLAB_REST} for 0 < i < n (FREE: s[n-1].kind == FREE_END)
+ *    SLAB_REST and FREE_END: s[i].back == i
+ *    slab: until + blocks on `free` == carved <= capacity of its class
+ *  Sync: the fields of a slab belong to its owner, who writes them with plain stores, but for `remote`
+ *  (atomic) and `owner` (relaxed: any thread compares it with itself, and only that thread ever stores
+ *  that value or takes it away). All other records and the span fields: the page lock. */
+struct slice {
+    void* owner;  /* owner word of the heap; NULL: nobody's, or no slab */
+    union {
+        void* free;   /* slab: blocks freed by the owner */
+        size_t bytes; /* large: usable bytes */
+    };
+    uint32_t until;  /* slab: frees by the owner until all carved blocks are back */
+    uint32_t carved; /* slab: blocks ever built, from the first on */
+    uint64_t remote; /* slab: blocks freed by others; heap/remote.h */
+    struct slice* next; /* list links: the owner's lists, or the free lists of spans */
+    struct slice* prev;
+    uint32_t span_slices;
+    uint32_t back;
+    uint8_t kind;  /* enum slice_kind */
+    uint8_t state; /* free span: enum span_state */
+    uint16_t region;
+    uint8_t size_class; /* slab */
+    uint8_t flags;
+    uint16_t domain; /* opaque to page and heap: who may touch the blocks */
+};
+static_assert(sizeof(struct slice) == 64, "one cache line, found by a shift of 6");
+
+#endif

@@ -1,0 +1,429 @@
+/* span.c: see span.h.
+ *
+ * Free spans hang in segregated lists (exact up to 31 slices, four lists per power of two above) with a
+ * bitmap over them; neighbours in the same state are merged by boundary tags.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include "page/span.h"
+
+#include "base/atomic.h"
+#include "core/options.h"
+#include "os/os.h"
+
+enum { BUCKET_EXACT = 32, BUCKET_COUNT = 128, BUCKET_SCAN = 16 };
+
+struct span_lists {
+    uint64_t used[BUCKET_COUNT / 64]; /* bit b: head[b] != NULL */
+    struct slice* head[BUCKET_COUNT];
+};
+
+WEIR_VAR struct os_lock page_lock = {.rank = LOCK_PAGES};
+WEIR_VAR struct span_totals span_totals;
+static struct span_lists span_lists[SPAN_STATES]; /* Sync: the page lock */
+static char* meta_next; /* Sync: the page lock */
+static size_t meta_left;
+
+static unsigned bucket_of(size_t slices) {
+    if (slices < BUCKET_EXACT) return (unsigned)slices;
+    unsigned log = bit_high(slices);
+    return BUCKET_EXACT + (log - 5) * 4 + (unsigned)((slices >> (log - 2)) & 3);
+}
+
+static void list_insert(struct slice* s, uint32_t slices, enum span_state state) {
+    struct span_lists* l = &span_lists[state];
+    unsigned b = bucket_of(slices);
+    s->kind = SLICE_FREE;
+    s->state = (uint8_t)state;
+    s->owner = NULL;
+    s->flags = 0;
+    s->span_slices = slices;
+    s->prev = NULL;
+    s->next = l->head[b];
+    if (s->next != NULL) s->next->prev = s;
+    l->head[b] = s;
+    l->used[b / 64] |= 1ull << (b % 64);
+    if (slices > 1) {
+        struct slice* end = s + slices - 1;
+        end->kind = SLICE_FREE_END;
+        end->owner = NULL;
+        end->region = s->region;
+        end->back = slices - 1;
+    }
+    if (state == SPAN_DIRTY) span_totals.dirty += (uint64_t)slices << SLICE_SHIFT;
+}
+
+static void list_remove(struct slice* s) {
+    struct span_lists* l = &span_lists[s->state];
+    unsigned b = bucket_of(s->span_slices);
+    if (s->next != NULL) s->next->prev = s->prev;
+    if (s->prev != NULL)
+        s->prev->next = s->next;
+    else if ((l->head[b] = s->next) == NULL)
+        l->used[b / 64] &= ~(1ull << (b % 64));
+    if (s->state == SPAN_DIRTY) span_totals.dirty -= (uint64_t)s->span_slices << SLICE_SHIFT;
+    s[s->span_slices - 1].kind = SLICE_NONE;
+    s->kind = SLICE_NONE;
+}
+
+/* Put a free span on its list, merged with neighbours in the same state. Returns the merged span. */
+static struct slice* list_merge(struct slice* s, uint32_t slices, enum span_state state) {
+    struct region* r = &regions[s->region];
+    uint32_t index = slice_index(s);
+    if (index > r->first) {
+        struct slice* before = s - 1;
+        if (before->kind == SLICE_FREE_END) before -= before->back;
+        if (before->kind == SLICE_FREE && before->state == state) {
+            slices += before->span_slices;
+            list_remove(before);
+            s = before;
+            index = slice_index(s);
+        }
+    }
+    if (index + slices < r->frontier) {
+        struct slice* after = s + slices;
+        if (after->kind == SLICE_FREE && after->state == state) {
+            slices += after->span_slices;
+            list_remove(after);
+        }
+    }
+    list_insert(s, slices, state);
+    return s;
+}
+
+/* First fit in the smallest lists that can hold it. `slack`: slices that alignment may cost. */
+static struct slice* list_find(enum span_state state, size_t slices) {
+    struct span_lists* l = &span_lists[state];
+    unsigned b = bucket_of(slices);
+    if (b >= BUCKET_EXACT) {
+        struct slice* s = l->head[b];
+        for (unsigned i = 0; s != NULL && i < BUCKET_SCAN; s = s->next, i++)
+            if (s->span_slices >= slices) return s;
+        b++;
+    }
+    for (unsigned word = b / 64; word < BUCKET_COUNT / 64; word++) {
+        uint64_t bits = l->used[word];
+        if (word == b / 64) bits &= ~0ull << (b % 64);
+        if (bits != 0) return l->head[word * 64 + bit_low(bits)];
+    }
+    return NULL;
+}
+
+static void span_give_out(struct slice* s, size_t slices) {
+    regions[s->region].live += (uint32_t)slices;
+    span_totals.live += (uint64_t)slices << SLICE_SHIFT;
+    s->kind = SLICE_META;
+    s->owner = NULL;
+    s->flags = 0;
+    s->domain = 0;
+    s->span_slices = (uint32_t)slices;
+}
+
+/* Cut [skip, skip + slices) out of the free span s; what is left over stays free. */
+static struct slice* span_cut(struct slice* s, size_t skip, size_t slices) {
+    enum span_state state = s->state;
+    uint32_t all = s->span_slices;
+    struct slice* start = s + skip;
+    if (state == SPAN_UNCOMMITTED &&
+        !os_commit((void*)(slice_address(s) + (skip << SLICE_SHIFT)), slices << SLICE_SHIFT))
+        return NULL;
+    list_remove(s);
+    uint16_t region = s->region;
+    if (skip != 0) list_insert(s, (uint32_t)skip, state);
+    if (all > skip + slices) {
+        struct slice* rest = start + slices;
+        rest->region = region;
+        list_insert(rest, (uint32_t)(all - skip - slices), state);
+    }
+    start->region = region;
+    span_give_out(start, slices);
+    return start;
+}
+
+static size_t align_skip(const struct slice* s, size_t align_slices) {
+    uintptr_t a = slice_address(s);
+    return (align_up(a, align_slices << SLICE_SHIFT) - a) >> SLICE_SHIFT;
+}
+
+static struct slice* span_from_lists(size_t slices, size_t align_slices, bool* zeroed) {
+    for (unsigned state = 0; state < SPAN_STATES; state++) {
+        struct slice* s = list_find(state, slices);
+        if (s != NULL && align_slices > 1 && align_skip(s, align_slices) + slices > s->span_slices)
+            s = list_find(state, slices + align_slices - 1);
+        if (s == NULL) continue;
+        struct slice* cut = span_cut(s, align_skip(s, align_slices), slices);
+        if (cut == NULL) continue;
+        *zeroed = state != SPAN_DIRTY;
+        return cut;
+    }
+    return NULL;
+}
+
+static struct slice* span_from_frontier(struct region* r, size_t slices, size_t align_slices) {
+    uintptr_t at = r->base + ((uintptr_t)r->frontier << SLICE_SHIFT);
+    size_t skip = (align_up(at, align_slices << SLICE_SHIFT) - at) >> SLICE_SHIFT;
+    if (r->base == 0 || slices > r->slices || skip > r->slices) return NULL;
+    uint16_t row = (uint16_t)(r - regions);
+    struct slice* s = region_slices(r) + r->frontier;
+    if (!region_extend(r, (uint32_t)(skip + slices))) return NULL;
+    if (skip != 0) {
+        s->region = row;
+        list_merge(s, (uint32_t)skip, SPAN_CLEAN);
+        s += skip;
+    }
+    s->region = row;
+    span_give_out(s, slices);
+    return s;
+}
+
+static struct slice* span_try(size_t slices, size_t align_slices, bool* zeroed) {
+    struct slice* s = span_from_lists(slices, align_slices, zeroed);
+    if (s != NULL) return s;
+    *zeroed = true;
+    for (uint32_t row = 0; row < region_count && s == NULL; row++)
+        s = span_from_frontier(&regions[row], slices, align_slices);
+    return s;
+}
+
+/* A program that asks for more than the machine has is to hear so now, as from mmap, and not to be
+ * killed on its first touch: reserved space is uncharged, so the kernel is asked explicitly. */
+static bool span_is_plausible(size_t slices) {
+    size_t bytes = slices << SLICE_SHIFT;
+    return bytes < 256 * MIB || os_charge_probe(bytes);
+}
+
+static struct slice* span_alloc_locked(size_t slices, size_t align_slices, bool* zeroed) {
+    struct slice* s = span_try(slices, align_slices, zeroed);
+    if (s != NULL) return s;
+    if (span_purge_all()) s = span_try(slices, align_slices, zeroed);
+    if (s != NULL) return s;
+    struct region* r = region_add((uint32_t)(slices + align_slices - 1));
+    if (r != NULL) s = span_from_frontier(r, slices, align_slices);
+    *zeroed = true;
+    return s;
+}
+
+WEIR_FN struct slice* span_alloc(size_t slices, size_t align_slices, bool* zeroed) {
+    if (slices > UINT32_MAX / 4 || align_slices > UINT32_MAX / 4 || !span_is_plausible(slices)) return NULL;
+    os_lock_take(&page_lock);
+    struct slice* s = span_alloc_locked(slices, align_slices, zeroed);
+    os_lock_give(&page_lock);
+    return s;
+}
+
+static void span_retire_region(struct region* r) {
+    uint32_t i = r->first;
+    while (i < r->frontier) {
+        struct slice* s = region_slices(r) + i;
+        i += s->span_slices;
+        list_remove(s);
+    }
+    region_drop(r);
+}
+
+/* Purge one dirty span that is off the lists, with the lock released meanwhile. */
+static void span_purge_one(struct slice* s) {
+    uint32_t slices = s->span_slices;
+    uintptr_t address = slice_address(s);
+    size_t bytes = (size_t)slices << SLICE_SHIFT;
+    list_remove(s);
+    span_give_out(s, slices);
+    os_lock_give(&page_lock);
+    enum span_state state = SPAN_DIRTY;
+    if (region_commit_strict && os_cover((void*)address, bytes, false))
+        state = SPAN_UNCOMMITTED;
+    else if (os_purge((void*)address, bytes))
+        state = SPAN_CLEAN;
+    os_lock_take(&page_lock);
+    regions[s->region].live -= slices;
+    span_totals.live -= bytes;
+    if (state != SPAN_DIRTY) span_totals.purged += bytes;
+    s->kind = SLICE_NONE;
+    list_merge(s, slices, state);
+}
+
+static struct slice* span_largest_dirty(void) {
+    const struct span_lists* l = &span_lists[SPAN_DIRTY];
+    for (unsigned word = BUCKET_COUNT / 64; word-- != 0;)
+        if (l->used[word] != 0) return l->head[word * 64 + bit_high(l->used[word])];
+    return NULL;
+}
+
+/* Purge the largest spans until at most `target` bytes are dirty. A span that the kernel would not take
+ * (locked memory) ends the attempt. */
+static bool span_purge_down(uint64_t target) {
+    uint64_t before = span_totals.purged;
+    while (span_totals.dirty > target) {
+        struct slice* s = span_largest_dirty();
+        uint64_t purged = span_totals.purged;
+        if (s == NULL) break;
+        span_purge_one(s);
+        if (span_totals.purged == purged) break;
+    }
+    return span_totals.purged != before;
+}
+
+WEIR_FN void span_free(struct slice* s) {
+    os_lock_take(&page_lock);
+    struct region* r = &regions[s->region];
+    uint32_t slices = s->span_slices;
+    weir_assert(slices != 0 && r->live >= slices);
+    r->live -= slices;
+    span_totals.live -= (uint64_t)slices << SLICE_SHIFT;
+    enum span_state state = SPAN_DIRTY;
+    if ((s->flags & SLICE_MOVED) != 0 &&
+        os_cover((void*)slice_address(s), (size_t)slices << SLICE_SHIFT, true)) {
+        state = SPAN_CLEAN;
+        span_totals.moved--;
+        span_totals.purged += (uint64_t)slices << SLICE_SHIFT;
+    }
+    s->kind = SLICE_NONE;
+    list_merge(s, slices, state);
+    if (r != &regions[0] && r->live == 0)
+        span_retire_region(r);
+    else if (span_totals.dirty > core_options.dirty_max)
+        span_purge_down(core_options.dirty_max / 2);
+    os_lock_give(&page_lock);
+}
+
+static void span_shrink(struct slice* s, uint32_t slices) {
+    uint32_t left = s->span_slices - slices;
+    struct slice* rest = s + slices;
+    rest->region = s->region;
+    s->span_slices = slices;
+    regions[s->region].live -= left;
+    span_totals.live -= (uint64_t)left << SLICE_SHIFT;
+    list_merge(rest, left, SPAN_DIRTY);
+    if (span_totals.dirty > core_options.dirty_max) span_purge_down(core_options.dirty_max / 2);
+}
+
+static bool span_grow(struct slice* s, uint32_t slices) {
+    struct region* r = &regions[s->region];
+    uint32_t more = slices - s->span_slices;
+    uint32_t end = slice_index(s) + s->span_slices;
+    if (end == r->frontier) {
+        if (!region_extend(r, more)) return false;
+    } else {
+        struct slice* after = s + s->span_slices;
+        if (after->kind != SLICE_FREE || after->span_slices < more || span_cut(after, 0, more) == NULL)
+            return false;
+        after->kind = SLICE_NONE;
+        r->live -= more;
+        span_totals.live -= (uint64_t)more << SLICE_SHIFT;
+    }
+    r->live += more;
+    span_totals.live += (uint64_t)more << SLICE_SHIFT;
+    s->span_slices = slices;
+    return true;
+}
+
+WEIR_FN bool span_resize(struct slice* s, size_t slices) {
+    if (slices > UINT32_MAX / 4) return false;
+    bool done = true;
+    os_lock_take(&page_lock);
+    if (slices < s->span_slices && (s->flags & SLICE_MOVED) == 0)
+        span_shrink(s, (uint32_t)slices);
+    else if (slices > s->span_slices)
+        done = (s->flags & SLICE_MOVED) == 0 && span_is_plausible(slices) && span_grow(s, (uint32_t)slices);
+    os_lock_give(&page_lock);
+    return done;
+}
+
+WEIR_FN struct slice* span_move(struct slice* s, size_t slices, size_t bytes) {
+    if (slices > UINT32_MAX / 4 || !span_is_plausible(slices)) return NULL;
+    bool zeroed;
+    os_lock_take(&page_lock);
+    struct slice* to = NULL;
+    if (span_totals.moved < core_options.map_count_max) to = span_alloc_locked(slices, 1, &zeroed);
+    os_lock_give(&page_lock);
+    if (to == NULL) return NULL;
+    if (!os_move((void*)slice_address(s), (void*)slice_address(to), align_up(bytes, os_page_bytes()))) {
+        span_free(to);
+        return NULL;
+    }
+    os_lock_take(&page_lock);
+    to->flags |= SLICE_MOVED;
+    span_totals.moved++;
+    os_lock_give(&page_lock);
+    span_free(s);
+    return to;
+}
+
+WEIR_FN bool span_purge_all(void) {
+    os_lock_take(&page_lock);
+    bool some = span_purge_down(0);
+    os_lock_give(&page_lock);
+    return some;
+}
+
+WEIR_FN void* span_meta_alloc(size_t bytes) {
+    bytes = align_up(bytes, 64);
+    os_lock_take(&page_lock);
+    if (meta_left < bytes) {
+        bool zeroed;
+        size_t slices = align_up(bytes, SLICE_BYTES) >> SLICE_SHIFT;
+        struct slice* s = span_alloc_locked(slices, 1, &zeroed);
+        char* p = s == NULL ? NULL : (char*)slice_address(s);
+        if (s != NULL && !zeroed) __builtin_memset(p, 0, slices << SLICE_SHIFT);
+        meta_next = p;
+        meta_left = s == NULL ? 0 : slices << SLICE_SHIFT;
+    }
+    void* p = NULL;
+    if (meta_left >= bytes) {
+        p = meta_next;
+        meta_next += bytes;
+        meta_left -= bytes;
+    }
+    os_lock_give(&page_lock);
+    return p;
+}
+
+WEIR_FN void span_visit(void (*visit)(struct slice* s, void* context), void* context) {
+    os_lock_take(&page_lock);
+    for (uint32_t row = 0; row < region_count; row++) {
+        const struct region* r = &regions[row];
+        if (r->base == 0) continue;
+        for (uint32_t i = r->first; i < r->frontier;) {
+            struct slice* s = region_slices(r) + i;
+            i += s->span_slices;
+            visit(s, context);
+        }
+    }
+    os_lock_give(&page_lock);
+}
+
+static bool span_check_free(const struct slice* s) {
+    unsigned b = bucket_of(s->span_slices);
+    bool linked = s->prev != NULL ? s->prev->next == s : span_lists[s->state].head[b] == s;
+    bool ended = s->span_slices == 1 ||
+                 (s[s->span_slices - 1].kind == SLICE_FREE_END && s[s->span_slices - 1].back == s->span_slices - 1);
+    return linked && ended && s->owner == NULL;
+}
+
+WEIR_FN bool span_check(void) {
+    bool good = true;
+    uint64_t live = 0;
+    uint64_t dirty = 0;
+    os_lock_take(&page_lock);
+    for (uint32_t row = 0; row < region_count; row++) {
+        const struct region* r = &regions[row];
+        if (r->base == 0) continue;
+        good &= r->first <= r->frontier && r->frontier <= r->committed && r->committed <= r->slices;
+        uint32_t i = r->first;
+        while (i < r->frontier && good) {
+            const struct slice* s = region_slices(r) + i;
+            good &= s->span_slices != 0 && s->span_slices <= r->frontier - i && s->region == row;
+            if (s->kind == SLICE_FREE) {
+                good &= span_check_free(s);
+                if (s->state == SPAN_DIRTY) dirty += (uint64_t)s->span_slices << SLICE_SHIFT;
+            } else {
+                good &= s->kind == SLICE_META || s->kind == SLICE_LARGE || s->kind == SLICE_SLAB;
+                live += (uint64_t)s->span_slices << SLICE_SHIFT;
+            }
+            i += s->span_slices;
+        }
+    }
+    good &= live == span_totals.live && dirty == span_totals.dirty;
+    os_lock_give(&page_lock);
+    return good;
+}

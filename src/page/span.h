@@ -1,0 +1,48 @@
+/* span.h: runs of slices, given out, taken back, grown in place and moved.
+ *
+ * The heap layer calls it for slabs and large blocks, on its slow paths. Free spans are kept by what is
+ * known of their pages: dirty (may be resident), clean (accessible, read as zero) and uncommitted. It
+ * deliberately knows nothing of size classes, threads or tags.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#ifndef WEIR_PAGE_SPAN_H
+#define WEIR_PAGE_SPAN_H
+
+#include "base/compiler.h"
+#include "os/lock.h"
+#include "page/region.h"
+#include "page/slice.h"
+
+WEIR_VAR_DECL struct os_lock page_lock;
+
+/* Sync: the page lock; read relaxed by statistics. Bytes. */
+struct span_totals {
+    uint64_t live;   /* in spans given out */
+    uint64_t large;  /* usable bytes of large blocks; relaxed atomic, also changed without the lock */
+    uint64_t dirty;  /* in free spans that may be resident */
+    uint64_t purged; /* given back to the kernel since the start */
+    uint64_t moved;  /* number of live spans that sit in a mapping of their own */
+};
+WEIR_VAR_DECL struct span_totals span_totals;
+
+/* A span of `slices` slices whose address is a multiple of `align_slices` slices (a power of two), of
+ * kind META until the caller says otherwise. *zeroed: its memory reads as zero. NULL: no memory. */
+WEIR_FN struct slice* span_alloc(size_t slices, size_t align_slices, bool* zeroed);
+/* Give a span back. Purges the largest dirty spans when more than dirty_max is dirty. */
+WEIR_FN void span_free(struct slice* s);
+/* Grow or shrink in place; false: the neighbour is in use, the span is as it was. */
+WEIR_FN bool span_resize(struct slice* s, size_t slices);
+/* Move a large span to a new one of `slices` slices by changing page tables. Returns the new span, with
+ * the old one freed; NULL: not possible (the caller copies), nothing changed. `bytes` of content. */
+WEIR_FN struct slice* span_move(struct slice* s, size_t slices, size_t bytes);
+/* Purge all dirty spans. True: something was given back. */
+WEIR_FN bool span_purge_all(void);
+/* `bytes` of zeroed memory for weir's own records, aligned to 64, never freed; NULL: no memory. */
+WEIR_FN void* span_meta_alloc(size_t bytes);
+/* Call `visit` for the first slice of every span of every region, under the page lock. */
+WEIR_FN void span_visit(void (*visit)(struct slice* s, void* context), void* context);
+/* Walk every region and check every invariant of slice.h and of the free lists; true when all hold. */
+WEIR_FN bool span_check(void);
+
+#endif

@@ -1,0 +1,34 @@
+/* weir.c: the shipped library: all layers, from the bottom up, as one translation unit.
+ *
+ * Compile this file alone. One unit, so that helpers are inlined without LTO and static archives export
+ * nothing but the public names.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#ifndef _GNU_SOURCE
+#    define _GNU_SOURCE
+#endif
+#define WEIR_ONE_UNIT 1
+
+#include "base/text.c"
+#include "os/linux/os.c"
+#include "os/linux/lock.c"
+#include "core/options.c"
+#include "core/report.c"
+#include "page/region.c"
+#include "page/span.c"
+#include "heap/class.c"
+#include "heap/full.c"
+#include "heap/slab.c"
+#include "heap/large.c"
+#include "heap/refill.c"
+#include "heap/free.c"
+#include "heap/alloc.c"
+#include "heap/registry.c"
+#include "heap/census.c"
+#include "api/stats.c"
+#include "api/wire.c"
+#include "api/malloc.c"
+#include "api/cxx.c"
+#include "api/introspect.c"
+#include "api/process.c"
