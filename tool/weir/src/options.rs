@@ -86,7 +86,7 @@ fn quantity(kind: &Kind, value: u64) -> String {
         return value.to_string();
     }
     for (shift, suffix) in [(30, 'g'), (20, 'm'), (10, 'k')] {
-        if value.is_multiple_of(1 << shift) {
+        if value % (1 << shift) == 0 {
             return format!("{}{suffix}", value >> shift);
         }
     }

@@ -43,9 +43,12 @@ impl Outcome {
         self.rows.iter().filter(|row| !matches!(row.verdict, Verdict::NotReached(_))).count()
     }
 
-    /// The last program of the root process that calls reached.
+    /// The last program of the root process that calls reached and that left figures.
     fn root(&self) -> Option<&Slot> {
-        self.slots().filter(|(pid, _)| *pid == self.root_pid).last().map(|(_, slot)| slot)
+        self.slots()
+            .filter(|(pid, _)| *pid == self.root_pid)
+            .map(|(_, slot)| slot)
+            .max_by_key(|slot| slot.start_ns)
     }
 
     fn total(&self) -> Figures {
@@ -54,12 +57,19 @@ impl Outcome {
         total
     }
 
-    /// The slots of programs that calls reached, with the pid as the tool sees it.
+    /// Programs on weir that ended before they wrote any figures.
+    fn without_figures(&self) -> usize {
+        let silent = |row: &&Row| row.slot.as_ref().is_some_and(|slot| !slot.has_figures());
+        self.rows.iter().filter(|row| row.verdict == Verdict::Reached).filter(silent).count()
+    }
+
+    /// The slots with figures of programs that calls reached, with the pid as the tool sees it.
     fn slots(&self) -> impl Iterator<Item = (i32, &Slot)> {
         self.rows
             .iter()
             .filter(|row| row.verdict == Verdict::Reached)
             .filter_map(|row| Some((row.pid, row.slot.as_ref()?)))
+            .filter(|(_, slot)| slot.has_figures())
     }
 }
 
@@ -98,6 +108,16 @@ pub fn text(outcome: &Outcome) -> String {
                 note(
                     &mut out,
                     &format!("{refused} found no free slot: on weir, but not in the figures"),
+                );
+            }
+            let silent = outcome.without_figures();
+            if silent > 0 {
+                let silent = plural(silent as u64, "program", "programs");
+                note(
+                    &mut out,
+                    &format!(
+                        "{silent} on weir left no figures: killed, or left by _exit or exec, within milliseconds"
+                    ),
                 );
             }
             if outcome.may_have_missed {
@@ -279,12 +299,13 @@ fn row_text(row: &Row, figures: bool) -> String {
     };
     if let (true, Verdict::Reached, Some(slot)) = (figures, &row.verdict, &row.slot) {
         let f = &slot.figures;
-        let _ = write!(
-            text,
-            ": {}, {} resident at the peak",
-            plural(f.alloc_calls, "allocation", "allocations"),
-            bytes(f.resident_peak_bytes)
-        );
+        if slot.has_figures() {
+            let calls = plural(f.alloc_calls, "allocation", "allocations");
+            let _ =
+                write!(text, ": {calls}, {} resident at the peak", bytes(f.resident_peak_bytes));
+        } else {
+            text.push_str(": no figures");
+        }
     }
     if row.running {
         text.push_str("; still running");
@@ -434,7 +455,7 @@ fn json_process(row: &Row) -> JsonProcess<'_> {
         reason_text: reason.map(|reason| reason.text.as_str()),
         note: row.note.as_deref(),
         running: row.running,
-        figures: row.slot.as_ref().map(json_slot),
+        figures: row.slot.as_ref().filter(|slot| slot.has_figures()).map(json_slot),
     }
 }
 

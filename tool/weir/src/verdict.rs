@@ -147,6 +147,11 @@ fn process_rows(
             rows.push(slot_row(slot, Some(process), None));
         }
     }
+    // Programs that only their slots show belong between those that were seen. The others keep
+    // their order, as they have no time of their own in the slots' clock.
+    if rows.iter().all(|row| row.slot.is_some()) {
+        rows.sort_by_key(|row| row.slot.as_ref().map(|slot| slot.start_ns));
+    }
     rows
 }
 
@@ -166,7 +171,7 @@ fn slot_row(slot: Slot, process: Option<&Process>, program: Option<&Program>) ->
         });
         (Verdict::Reached, note)
     } else {
-        (Verdict::NotReached(reason_with_slot(&slot, process, program, facts)), None)
+        (Verdict::NotReached(reason_with_slot(process, program, facts)), None)
     };
     Row {
         pid: process.map_or(slot.pid, |process| process.pid),
@@ -199,7 +204,6 @@ fn reason(code: &'static str, text: impl Into<String>) -> Reason {
 
 /// The library is mapped and its constructor ran, but no call came.
 fn reason_with_slot(
-    slot: &Slot,
     process: Option<&Process>,
     program: Option<&Program>,
     facts: Option<&Facts>,
@@ -214,9 +218,7 @@ fn reason_with_slot(
     if let Some(Preload::Behind(first)) = environment.map(|environment| &environment.preload) {
         return reason("preload_outranked", format!("LD_PRELOAD was changed: {first} comes first"));
     }
-    if let Some(Change::Killed(signal)) = process.and_then(|process| process.ended)
-        && slot.state == State::Loaded
-    {
+    if let Some(Change::Killed(signal)) = process.and_then(|process| process.ended) {
         let name = sys::signal_name(signal);
         return reason("killed_early", format!("killed by {name} before its first call"));
     }
@@ -231,9 +233,7 @@ fn reason_without_slot(
     last: bool,
     context: &Context,
 ) -> Reason {
-    if let Some(facts) = &program.facts
-        && let Some(reason) = reason_in_file(facts, context)
-    {
+    if let Some(reason) = program.facts.as_ref().and_then(|facts| reason_in_file(facts, context)) {
         return reason;
     }
     if program.hidden {

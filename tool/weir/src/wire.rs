@@ -59,6 +59,14 @@ pub struct Figures {
     pub misuse_reports: u64,
 }
 
+impl Slot {
+    /// Whether the process wrote figures at all: one that is killed or leaves by `_exit` within
+    /// milliseconds did not, and its zeros mean nothing.
+    pub fn has_figures(&self) -> bool {
+        self.figures.resident_peak_bytes > 0 || self.figures.alloc_calls > 0
+    }
+}
+
 impl Figures {
     const COUNT: usize = 16;
 
@@ -144,8 +152,7 @@ pub fn slots(file: &File, header: &Header) -> Result<Vec<Slot>> {
         "the wire file was cut short: {claimed} slots are claimed, but only {} can be read",
         got / SLOT_BYTES
     );
-    let (chunks, _) = bytes.as_chunks::<SLOT_BYTES>();
-    Ok(chunks.iter().filter_map(decode_slot).collect())
+    Ok(bytes.chunks_exact(SLOT_BYTES).filter_map(decode_slot).collect())
 }
 
 /// The process that claimed slot `index`, once the slot is filled in. Cheap: for use while polling.
@@ -156,7 +163,8 @@ pub fn slot_pid(file: &File, index: u32) -> Option<i32> {
     (u32_at(&bytes, 0) != 0).then(|| u32_at(&bytes, 4) as i32)
 }
 
-fn decode_slot(bytes: &[u8; SLOT_BYTES]) -> Option<Slot> {
+/// `bytes` are SLOT_BYTES long.
+fn decode_slot(bytes: &[u8]) -> Option<Slot> {
     let state = match u32_at(bytes, 0) {
         1 => State::Loaded,
         2 => State::Reached,
@@ -195,7 +203,7 @@ fn read_up_to(file: &File, bytes: &mut [u8], offset: u64) -> std::io::Result<usi
     Ok(got)
 }
 
-// Offsets are constants inside fixed-size arrays.
+// Offsets are constants inside a header or a slot.
 fn u32_at(bytes: &[u8], at: usize) -> u32 {
     let mut raw = [0; 4];
     raw.copy_from_slice(&bytes[at..at + 4]);

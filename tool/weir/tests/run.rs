@@ -191,6 +191,7 @@ fn the_report_goes_to_stderr_or_a_file() {
     assert_eq!(text(&output.stdout), "out\n");
     let stderr = text(&output.stderr);
     assert!(stderr.starts_with("err\nweir: sh -c"), "{stderr}");
+    let stderr = text(&self::output(&["run", "--", "ls", "/"]).stderr);
     for word in ["resident", "live", "fragmentation", "calls", "system calls", "elapsed"] {
         assert!(stderr.contains(word), "{word} is missing: {stderr}");
     }
