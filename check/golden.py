@@ -338,7 +338,7 @@ def build_flags(folder):
 
 def build_shared(flavour):
     folder = ROOT / "build" / "golden" / flavour.name.replace("/", "-")
-    options = ["-DCMAKE_BUILD_TYPE=Release", "-DCMAKE_EXPORT_COMPILE_COMMANDS=ON"]
+    options = ["-DWEIR_TESTS=OFF", "-DCMAKE_BUILD_TYPE=Release", "-DCMAKE_EXPORT_COMPILE_COMMANDS=ON"]
     if flavour.arch == "aarch64":
         options.append(f"-DCMAKE_TOOLCHAIN_FILE={ROOT / 'cmake/aarch64.cmake'}")
     else:

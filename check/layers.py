@@ -124,14 +124,16 @@ def guard_of(stripped, suffix):
 
 
 def check_conditionals(root, path, stripped, raw, report):
-    """Style rule 3: no #if outside base/, arch/ and os/. X-macro defaults (#ifndef WEIR_OPTION) count too."""
+    """Style rule 3: no #if outside base/, arch/ and os/. X-macro defaults (#ifndef WEIR_OPTION) count too.
+    A guard around `#define _GNU_SOURCE` and nothing else chooses no code."""
     if layer_of(path.relative_to(root / "src")) in CONDITIONALS_ALLOWED:
         return
     guard = guard_of(stripped, path.suffix)
     report.checks += 1
     for number, line in enumerate(stripped, 1):
         match = COND_RE.match(line)
-        if match and number != guard:
+        feature = re.sub(r"\s+", "", "".join(stripped[number - 1:number + 2])) == "#ifndef_GNU_SOURCE#define_GNU_SOURCE#endif"
+        if match and number != guard and not feature:
             report.problem("conditional", path.relative_to(root), number,
                            f"#{match.group(1)} {match.group(2).strip()}: use `if (config_x)`", raw)
 
@@ -201,12 +203,12 @@ def compile_alone(root, path):
     compiler = compiler_for(root, path)
     if compiler is None:
         return None
-    language, standard = ("c", "c17")
+    language, standard = ("c", "gnu17")
     if path.suffix in (".cc", ".cpp", ".hpp"):
         compiler = compiler.replace("gcc", "g++")
-        language, standard = ("c++", "c++17")
+        language, standard = ("c++", "gnu++17")
     command = [compiler, f"-std={standard}", "-fsyntax-only", "-Wall", "-Wextra", "-Wno-unused-function", "-Werror",
-               "-I", "include", "-I", "src", "-x", language, "-"]
+               "-D_GNU_SOURCE", "-I", "include", "-I", "src", "-x", language, "-"]
     text = path.read_text(errors="replace")
     if path.suffix in (".h", ".hpp"):
         text = f'#include "{path}"\nextern int layers_not_empty;\n'
@@ -323,6 +325,7 @@ CASES = [
     ("missing-c", {"src/weir.c": SPDX + '#include "base/bits.c"\n'}),
     ("conditional", {"src/core/x.h": SPDX + GUARD % "#ifdef __x86_64__\n#endif"}),
     ("conditional", {"src/page/span.c": CLEAN["src/page/span.c"] + "#if 1\n#endif\n"}),
+    ("conditional", {"src/core/x.h": SPDX + GUARD % "#ifndef _GNU_SOURCE\n#define _GNU_SOURCE\nint a;\n#endif"}),
     ("conditional", {"src/weir.c": CLEAN["src/weir.c"] + "#if 1\n#endif\n"}),
     ("libc-in-base", {"src/base/x.h": SPDX + GUARD % "#include <string.h>"}),
     ("not-alone", {"src/core/x.h": SPDX + GUARD % "size_t core_size;"}),

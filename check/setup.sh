@@ -155,10 +155,12 @@ setup_configure() {
         -DCMAKE_BUILD_TYPE=Release -DCMAKE_EXPORT_COMPILE_COMMANDS=ON "$@"
 }
 
-# setup_library: build/libweir.so.1; setup_tool: build/tool/release/weir, which embeds it.
+# setup_library TESTS OPTION...: build/libweir.so.1, and with TESTS=ON the unit tests, which need their
+# own packages; the options are for `cmake --build`. setup_tool: build/tool/release/weir, which embeds it.
 setup_library() {
     [ -f "$ROOT/build/build.ninja" ] || setup_say "building the library"
-    setup_configure "$ROOT/build"
+    setup_configure "$ROOT/build" -DWEIR_TESTS="$1"
+    shift
     setup_quietly build cmake --build "$ROOT/build" "$@"
 }
 

@@ -102,14 +102,14 @@ wanted() { # PART CHOSEN...
 if wanted format "$@"; then part "clang-format" format_all; fi
 if wanted warn "$@"; then
     for compiler in gcc clang-19; do
-        part "$compiler warnings" "$compiler" -std=c17 "${warnings[@]}" "${includes[@]}" src/weir.c
+        part "$compiler warnings" "$compiler" -std=gnu17 "${warnings[@]}" "${includes[@]}" src/weir.c
         part "$compiler, public headers as C11" header_alone "$compiler" c11 c
     done
     part "g++, public headers as C++11" header_alone g++ c++11 c++
     part "clang++-19, public headers as C++11" header_alone clang++-19 c++11 c++
 fi
 if wanted tidy "$@"; then
-    part "clang-tidy" clang-tidy-19 --quiet --config-file=check/.clang-tidy src/weir.c -- -std=c17 "${includes[@]}"
+    part "clang-tidy" clang-tidy-19 --quiet --config-file=check/.clang-tidy src/weir.c -- -std=gnu17 "${includes[@]}"
 fi
 if wanted rust "$@"; then
     part "cargo fmt" cargo fmt --manifest-path tool/Cargo.toml --all -- --check

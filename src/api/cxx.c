@@ -82,7 +82,7 @@ static WEIR_COLD void* nothrow_loop(const char* name, void* self, size_t size, s
 WEIR_EXPORT void* _Znwm(size_t size) {
     size_t last = size - 1;
     if (weir_likely(last < SMALL_MAX)) {
-        void* p = heap_alloc_fast(heap_self(), last);
+        void* p = heap_alloc_fast(last);
         if (weir_likely(p != NULL)) return p;
     }
     return new_aligned(size, 1);
@@ -116,10 +116,9 @@ static WEIR_NOINLINE void delete_slow(void* p, size_t size, size_t align) {
 
 /* Verified: the block's class must be the one the size is served from. */
 static inline __attribute__((always_inline)) void delete_sized(void* p, size_t size) {
-    struct heap* h = heap_self();
-    struct slice* s = slice_find_primary(p);
+    struct slice* s;
     size_t last = size - 1;
-    if (weir_likely(s != NULL && load_relaxed(&s->owner) == h && s->size_class == last / GRANULE)) {
+    if (weir_likely(heap_owns(p, &s) && s->size_class == last / GRANULE)) {
         slab_push(s, p);
         return;
     }

@@ -32,7 +32,7 @@ static WEIR_NOINLINE void* malloc_slow(size_t size) {
 WEIR_EXPORT void* malloc(size_t size) {
     size_t last = size - 1;
     if (weir_unlikely(last >= SMALL_MAX)) return malloc_slow(size);
-    void* p = heap_alloc_fast(heap_self(), last);
+    void* p = heap_alloc_fast(last);
     if (weir_unlikely(p == NULL)) return malloc_slow(size);
     return p;
 }
@@ -52,7 +52,7 @@ WEIR_EXPORT void* calloc(size_t count, size_t size) {
     if (weir_unlikely(__builtin_mul_overflow(count, size, &bytes))) return fail(ENOMEM);
     size_t last = bytes - 1;
     if (weir_unlikely(last >= SMALL_MAX)) return calloc_slow(bytes);
-    void* p = heap_alloc_fast(heap_self(), last);
+    void* p = heap_alloc_fast(last);
     if (weir_unlikely(p == NULL)) return calloc_slow(bytes);
     return memset(p, 0, bytes);
 }

@@ -120,9 +120,10 @@ WEIR_FN void heap_fork_prepare(void);
 WEIR_FN void heap_fork_parent(void);
 WEIR_FN void heap_fork_child(void);
 
-/* Pop a block of a small size: the fast path. NULL: the bin is empty, or its list was written to. */
-WEIR_INLINE void* heap_alloc_fast(struct heap* h, size_t last) {
-    struct bin* b = (struct bin*)((char*)h + (last & ~(size_t)(GRANULE - 1)));
+/* Pop a block of size last + 1 <= SMALL_MAX: the fast path. NULL: the bin is empty, or its list was
+ * written to. */
+WEIR_INLINE void* heap_alloc_fast(size_t last) {
+    struct bin* b = arch_thread_word_plus(last & ~(size_t)(GRANULE - 1));
     block_t* p = b->head;
     if (weir_unlikely((uintptr_t)p - b->base >= SLICE_BYTES)) return NULL;
     b->head = p->next;
@@ -135,7 +136,7 @@ static_assert(offsetof(struct heap, bins) == 0, "the bins start the heap");
 WEIR_INLINE void* heap_alloc(size_t size) {
     size_t last = size - 1; /* 0 wraps and goes the slow way */
     if (weir_unlikely(last >= SMALL_MAX)) return heap_alloc_slow(size);
-    void* p = heap_alloc_fast(heap_self(), last);
+    void* p = heap_alloc_fast(last);
     if (weir_unlikely(p == NULL)) return heap_alloc_slow(size);
     return p;
 }
@@ -149,10 +150,20 @@ WEIR_INLINE void slab_push(struct slice* s, block_t* p) {
     if (weir_unlikely(owner_decrement(&s->until) == 0)) heap_free_last(s);
 }
 
+/* Whether p lies in a slab of one slice that belongs to the calling thread; *found is its record. */
+WEIR_INLINE bool heap_owns(const void* p, struct slice** found) {
+    void* h = heap_self();
+    uintptr_t base = page_root.base;
+    uintptr_t index = ((uintptr_t)p - base) >> SLICE_SHIFT;
+    if (weir_unlikely(index >= page_root.slices)) return false;
+    *found = (struct slice*)base + index;
+    return weir_likely(owner_compare(&(*found)->owner, h));
+}
+
+/* free. `call` names the caller in reports. */
 WEIR_INLINE void heap_free(void* p, const char* call) {
-    struct heap* h = heap_self();
-    struct slice* s = slice_find_primary(p);
-    if (weir_unlikely(s == NULL || load_relaxed(&s->owner) != h)) {
+    struct slice* s;
+    if (weir_unlikely(!heap_owns(p, &s))) {
         heap_free_slow(p, call);
         return;
     }

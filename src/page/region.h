@@ -47,13 +47,8 @@ WEIR_INLINE uint32_t slice_index(const struct slice* s) {
     return (uint32_t)(s - region_slices(&regions[s->region]));
 }
 
-/* Record of the slice that holds p, when p lies in the primary region; NULL otherwise. */
-WEIR_INLINE struct slice* slice_find_primary(const void* p) {
-    uintptr_t index = ((uintptr_t)p - page_root.base) >> SLICE_SHIFT;
-    if (weir_unlikely(index >= page_root.slices)) return NULL;
-    return (struct slice*)page_root.base + index;
-}
-/* The same for any region. Records behind a region's frontier may not be read: NULL for those too. */
+/* Record of the slice that holds p; NULL: foreign, or behind a region's frontier, where records may not be
+ * read. */
 WEIR_FN struct slice* slice_find(const void* p);
 
 /* Set the primary region up. `wanted` bytes, 0: choose by machine and limits. Leaves no region when

@@ -19,6 +19,9 @@ WEIR_INLINE void* arch_thread_word(void) {
     return word;
 }
 
+/* The word plus an offset: an address inside what it points to. */
+WEIR_INLINE void* arch_thread_word_plus(uintptr_t offset) { return (char*)arch_thread_word() + offset; }
+
 WEIR_INLINE void arch_thread_word_set(void* word) {
     void* offset;
     void* thread;
