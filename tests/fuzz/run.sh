@@ -4,8 +4,8 @@
 #   run.sh [SECONDS [OBJECT_OR_ARCHIVE]]
 #
 # SECONDS (60) are for each run: options, then malloc in each checking mode. The allocator under test is
-# the given file; without one, the library's sources compiled here with coverage, where
-# src/weir.c exists; else the C library's malloc, which tries the target itself. Run by hand and by CI.
+# the given file; without one, the library's sources compiled here with coverage and its own
+# invariants checked, where src/weir.c exists; else the C library's malloc, which tries the target itself. Run by hand and by CI.
 # Findings and new inputs stay in $FUZZ_WORK (a new directory below $TMPDIR). It knows where the sources
 # are, and nothing of what is in them. Last line: N passed, N failed.
 #
@@ -60,7 +60,8 @@ fi
 
 if [ -z "$library" ] && [ -f "$root/src/weir.c" ]; then
     library="$work/weir.o"
-    build weir "$cc" "${flags[@]}" -ftls-model=initial-exec -fno-builtin -fsanitize=fuzzer-no-link -c \
+    build weir "$cc" "${flags[@]}" -Wno-error -DWEIR_DEBUG -fPIC -fexceptions -fvisibility=hidden -fno-builtin-malloc \
+        -fno-builtin-calloc -fno-builtin-realloc -fno-builtin-free -fsanitize=fuzzer-no-link -c \
         "$root/src/weir.c" -o "$library" || library=missing
 fi
 if [ "$library" != missing ] &&

@@ -30,6 +30,7 @@ class Result:
             self.count[row[0]] = self.count.get(row[0], 0) + 1
         latencies = [int(row[1]) for row in rows if row[0] == "caught"]
         self.latency = int(statistics.median(latencies)) if latencies else None
+        self.at_call = max(latencies, default=1) == 0
         self.codes = sorted({row[2] for row in rows if row[0] == "caught"})
 
     def share(self, *outcomes):
@@ -62,11 +63,12 @@ def golden_read():
 
 
 def floor_of(result):
-    """The rate to demand from now on: certain stays certain, else three standard errors of leeway."""
+    """The rate to demand from now on: what was caught at the call each time has to stay so; what was
+    caught later gets three standard errors of leeway, or as much as a few unlucky rounds are worth."""
     p = result.share("caught")
-    if p == 1.0:
+    if p == 1.0 and result.at_call:
         return 100.0
-    return max(0.0, 100 * (p - 3 * math.sqrt(p * (1 - p) / result.rounds) - 0.01))
+    return max(0.0, 100 * (p - 3 * math.sqrt(p * (1 - p) / result.rounds) - 5 / result.rounds))
 
 
 def golden_write(results):
