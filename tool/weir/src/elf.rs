@@ -317,16 +317,24 @@ impl Image<'_> {
 
     fn string(&self, offset: u64, what: &'static str) -> Result<String> {
         let mut out = Vec::new();
-        let mut byte = [0];
+        let mut chunk = [0; 64];
         while out.len() < NAME_MAX {
             let at = sum(offset, out.len() as u64, what)?;
-            if !self.source.read(at, &mut byte)? {
+            // Near the end of the file a whole chunk may not be there.
+            let got = if self.source.read(at, &mut chunk)? {
+                chunk.len()
+            } else if self.source.read(at, &mut chunk[..1])? {
+                1
+            } else {
                 return Err(Error::Broken(what));
+            };
+            match chunk[..got].iter().position(|byte| *byte == 0) {
+                Some(end) => {
+                    out.extend_from_slice(&chunk[..end]);
+                    return Ok(String::from_utf8_lossy(&out).into_owned());
+                }
+                None => out.extend_from_slice(&chunk[..got]),
             }
-            if byte[0] == 0 {
-                return Ok(String::from_utf8_lossy(&out).into_owned());
-            }
-            out.push(byte[0]);
         }
         Err(Error::Broken(what))
     }

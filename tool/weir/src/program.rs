@@ -148,6 +148,8 @@ fn refusal(file: &Path) -> std::result::Result<(), Refusal> {
 pub struct Image {
     pub path: PathBuf,
     pub facts: Option<Facts>,
+    /// The file itself is an ELF file, not a script.
+    pub is_elf: bool,
 }
 
 pub fn image(file: &Path) -> Image {
@@ -159,10 +161,14 @@ pub fn image(file: &Path) -> Image {
             (Err(elf::Error::NotElf), Some(next)) => path = next,
             // execvp gives a text without a first line to the shell.
             (Err(elf::Error::NotElf), None) => path = PathBuf::from("/bin/sh"),
-            _ => return Image { path: path.canonicalize().unwrap_or(path), facts: Some(facts) },
+            _ => {
+                let is_elf = path == file && !matches!(facts.elf, Err(elf::Error::Unreadable));
+                let path = path.canonicalize().unwrap_or(path);
+                return Image { path, facts: Some(facts), is_elf };
+            }
         }
     }
-    Image { path: path.canonicalize().unwrap_or(path), facts: None }
+    Image { path: path.canonicalize().unwrap_or(path), facts: None, is_elf: false }
 }
 
 /// The program that the `#!` line of a script names.

@@ -17,7 +17,7 @@ use crate::{procfs, wire};
 use anyhow::{Context as _, Result};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::env;
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsString;
 use std::fs::File;
 use std::io::{self, Write};
 use std::os::unix::process::CommandExt;
@@ -87,8 +87,14 @@ pub fn run(args: Args) -> Result<End> {
 
     let mut command = Command::new(&file);
     command.arg0(name).args(arguments);
-    set_environment(&mut command, &placed, &args.options);
+    let changed = changed_environment(&placed, &args.options);
+    command.envs(changed.iter().cloned());
     signals.restore_in(&mut command);
+    if image.is_elf {
+        let environment = full_environment(&changed);
+        sys::execute_as_is(&mut command, &file, &args.command, &environment)
+            .with_context(|| format!("cannot start {}", file.display()))?;
+    }
     let began = Instant::now();
     let root = match command.spawn() {
         Ok(child) => child.id() as i32,
@@ -159,7 +165,7 @@ fn start_error(file: &Path, error: &io::Error) -> anyhow::Error {
         ),
         Some(libc::ENOEXEC) => Exit::error(
             NOT_EXECUTABLE,
-            format!("cannot execute {shown}: this machine does not know the file's format"),
+            format!("cannot execute {shown}: it is built for another machine, or damaged"),
         ),
         _ => Exit::error(
             if error.raw_os_error() == Some(libc::E2BIG) { NOT_EXECUTABLE } else { TOOL },
@@ -168,26 +174,35 @@ fn start_error(file: &Path, error: &io::Error) -> anyhow::Error {
     }
 }
 
-fn set_environment(command: &mut Command, placed: &Placed, options: &[String]) {
-    let joined = |first: &OsStr, second: Option<OsString>| {
-        let mut value = first.to_owned();
+/// The variables that the command gets, or gets changed.
+fn changed_environment(placed: &Placed, options: &[String]) -> Vec<(OsString, OsString)> {
+    let joined = |first: OsString, second: Option<OsString>| {
+        let mut value = first;
         if let Some(second) = second.filter(|second| !second.is_empty()) {
             value.push(":");
             value.push(second);
         }
         value
     };
-    let preload = joined(placed.library.as_os_str(), env::var_os("LD_PRELOAD"));
-    command.env("LD_PRELOAD", preload).env("WEIR_WIRE", &placed.wire_path);
+    let preload = joined(placed.library.clone().into(), env::var_os("LD_PRELOAD"));
+    let mut changed =
+        vec![("LD_PRELOAD".into(), preload), ("WEIR_WIRE".into(), placed.wire_path.clone().into())];
     if !options.is_empty() {
         let own = OsString::from(options.join(":"));
         // The later word wins in the library: the command line over the environment.
         let value = match env::var_os("WEIR_OPTIONS").filter(|before| !before.is_empty()) {
-            Some(before) => joined(&before, Some(own)),
+            Some(before) => joined(before, Some(own)),
             None => own,
         };
-        command.env("WEIR_OPTIONS", value);
+        changed.push(("WEIR_OPTIONS".into(), value));
     }
+    changed
+}
+
+/// The whole environment of the command.
+fn full_environment(changed: &[(OsString, OsString)]) -> Vec<(OsString, OsString)> {
+    let kept = env::vars_os().filter(|(name, _)| changed.iter().all(|(other, _)| other != name));
+    kept.chain(changed.iter().cloned()).collect()
 }
 
 struct Run<'a> {

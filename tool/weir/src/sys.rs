@@ -4,13 +4,16 @@
 //!
 //! SPDX-License-Identifier: Apache-2.0
 
+use std::ffi::{CString, OsStr, OsString};
 use std::fs::File;
 use std::io::{Error, Read, Result};
 use std::mem::{MaybeUninit, size_of};
 use std::os::fd::{AsFd, BorrowedFd, FromRawFd};
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::process::CommandExt;
+use std::path::Path;
 use std::process::Command;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 use std::time::Duration;
 
 /// Whether SIGPIPE was ignored when the tool started. Rust's runtime ignores it before `main`, so it
@@ -141,6 +144,50 @@ impl Signals {
             }
         }
     }
+}
+
+/// Makes `command` execute `file` as it is: `Command` alone would hand an ELF file of a format that
+/// the kernel does not know to the shell, as a script. `command` must be complete but for this.
+pub fn execute_as_is(
+    command: &mut Command,
+    file: &Path,
+    arguments: &[OsString],
+    environment: &[(OsString, OsString)],
+) -> Result<()> {
+    let text = |text: &OsStr| CString::new(text.as_bytes()).map_err(Error::from);
+    let file = text(file.as_os_str())?;
+    let arguments =
+        arguments.iter().map(|argument| text(argument)).collect::<Result<Vec<CString>>>()?;
+    let mut pairs = Vec::new();
+    for (name, value) in environment {
+        let mut pair = name.clone();
+        pair.push("=");
+        pair.push(value);
+        pairs.push(text(&pair)?);
+    }
+    // SAFETY: between fork and exec the closure makes system calls and writes into arrays that were
+    // allocated before. The strings that the pointers name live in the closure.
+    unsafe {
+        let mut argument_pointers = null_pointers(arguments.len() + 1);
+        let mut pair_pointers = null_pointers(pairs.len() + 1);
+        command.pre_exec(move || {
+            for (pointer, argument) in argument_pointers.iter_mut().zip(&arguments) {
+                *pointer.get_mut() = argument.as_ptr().cast_mut();
+            }
+            for (pointer, pair) in pair_pointers.iter_mut().zip(&pairs) {
+                *pointer.get_mut() = pair.as_ptr().cast_mut();
+            }
+            let (argv, envp) = (argument_pointers.as_ptr().cast(), pair_pointers.as_ptr().cast());
+            libc::execve(file.as_ptr(), argv, envp);
+            Err(Error::last_os_error())
+        });
+    }
+    Ok(())
+}
+
+/// Atomic only because a plain pointer may not move into a closure that is Send; the layout is the same.
+fn null_pointers(count: usize) -> Vec<AtomicPtr<libc::c_char>> {
+    (0..count).map(|_| AtomicPtr::new(std::ptr::null_mut())).collect()
 }
 
 fn empty_set() -> libc::sigset_t {

@@ -332,3 +332,186 @@ fn machine_name(machine: u16) -> String {
         other => format!("ELF machine {other}"),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::watch::Environment;
+    use crate::wire::Figures;
+
+    const CONTEXT: Context = Context { library_machine: elf::MACHINE_X86_64, slots_refused: 0 };
+
+    fn slot(pid: i32, state: State, start_ns: u64, exe: &str) -> Slot {
+        Slot {
+            state,
+            pid,
+            parent_pid: 1,
+            threads_max: 1,
+            start_ns,
+            end_ns: 0,
+            figures: Figures { alloc_calls: 1, ..Figures::default() },
+            exe: exe.to_owned(),
+        }
+    }
+
+    fn facts(change: impl FnOnce(&mut elf::Facts)) -> Option<Facts> {
+        let mut elf = elf::Facts {
+            class: Class::Bits64,
+            little_endian: true,
+            machine: elf::MACHINE_X86_64,
+            interpreter: Some("/lib64/ld-linux-x86-64.so.2".to_owned()),
+            needed: Vec::new(),
+            defined: Vec::new(),
+        };
+        change(&mut elf);
+        Some(Facts { elf: Ok(elf), secure: None })
+    }
+
+    fn program(exe: &str) -> Program {
+        Program::for_test(exe, facts(|_| {}))
+    }
+
+    fn copy(exe: &str) -> Program {
+        Program { copy_of_parent: true, ..program(exe) }
+    }
+
+    /// What the rows say, one word each: the reason's code, or the verdict.
+    fn said(rows: &[Row]) -> Vec<(i32, &str, &str)> {
+        let word = |row: &Row| match &row.verdict {
+            Verdict::Reached => "reached",
+            Verdict::Inherited => "inherited",
+            Verdict::NotReached(reason) => reason.code,
+        };
+        rows.iter().map(|row| (row.pid, row.exe.as_str(), word(row))).collect()
+    }
+
+    fn code(program: Program) -> &'static str {
+        let rows = rows(&[Process::for_test(5, 1, vec![program])], Vec::new(), &CONTEXT);
+        assert_eq!(rows.len(), 1);
+        match &rows[0].verdict {
+            Verdict::NotReached(reason) => reason.code,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn fork_and_exec_are_one_row() {
+        let processes = [
+            Process::for_test(2, 1, vec![program("/bin/sh")]),
+            Process::for_test(3, 2, vec![copy("/bin/sh"), program("/bin/ls")]),
+        ];
+        let slots = vec![
+            slot(2, State::Reached, 1, "/bin/sh"),
+            slot(3, State::Forked, 2, "/bin/sh"),
+            slot(3, State::Ended, 3, "/bin/ls"),
+        ];
+        let rows = rows(&processes, slots, &CONTEXT);
+        assert_eq!(said(&rows), [(2, "/bin/sh", "reached"), (3, "/bin/ls", "reached")]);
+    }
+
+    #[test]
+    fn a_copy_that_executes_a_static_program_is_one_row() {
+        let fixed = Program::for_test("/bin/fixed", facts(|elf| elf.interpreter = None));
+        let processes = [Process::for_test(3, 2, vec![copy("/bin/sh"), fixed])];
+        let slots = vec![slot(3, State::Forked, 2, "/bin/sh")];
+        assert_eq!(said(&rows(&processes, slots, &CONTEXT)), [(3, "/bin/fixed", "static")]);
+    }
+
+    #[test]
+    fn a_copy_without_a_slot_has_its_parents_heap() {
+        let processes = [
+            Process::for_test(2, 1, vec![program("/bin/sh")]),
+            Process::for_test(3, 2, vec![copy("/bin/sh")]),
+        ];
+        let slots = vec![slot(2, State::Reached, 1, "/bin/sh")];
+        let rows = rows(&processes, slots, &CONTEXT);
+        assert_eq!(said(&rows), [(2, "/bin/sh", "reached"), (3, "/bin/sh", "inherited")]);
+    }
+
+    #[test]
+    fn a_copy_that_stays_one_has_a_row() {
+        let slots = vec![slot(3, State::Forked, 2, "/bin/sh")];
+        let processes = [Process::for_test(3, 2, vec![copy("/bin/sh")])];
+        assert_eq!(said(&rows(&processes, slots, &CONTEXT)), [(3, "/bin/sh", "reached")]);
+    }
+
+    #[test]
+    fn processes_that_nobody_saw_come_from_their_slots() {
+        let slots = vec![
+            slot(7, State::Forked, 1, "/no/sh"),
+            slot(8, State::Loaded, 2, "/no/true"),
+            slot(7, State::Ended, 3, "/no/ls"),
+        ];
+        let rows = rows(&[], slots, &CONTEXT);
+        assert_eq!(said(&rows), [(7, "/no/ls", "reached"), (8, "/no/true", "no_call")]);
+        assert!(rows[1].made_no_call());
+    }
+
+    #[test]
+    fn an_end_without_calls_is_no_call() {
+        let mut ended = slot(2, State::Ended, 1, "/bin/true");
+        ended.figures = Figures::default();
+        let processes = [Process::for_test(2, 1, vec![program("/bin/true")])];
+        assert_eq!(said(&rows(&processes, vec![ended], &CONTEXT)), [(2, "/bin/true", "no_call")]);
+    }
+
+    #[test]
+    fn the_file_gives_the_reason() {
+        type Change = fn(&mut elf::Facts);
+        let cases: [(Change, &str); 6] = [
+            (|elf| elf.interpreter = None, "static"),
+            (|elf| elf.class = Class::Bits32, "wrong_class"),
+            (|elf| elf.machine = elf::MACHINE_AARCH64, "other_machine"),
+            (|elf| elf.interpreter = Some("/lib/ld-musl-x86_64.so.1".into()), "musl"),
+            (|elf| elf.needed = vec!["libasan.so.8".into()], "sanitizer"),
+            (|elf| elf.defined = vec!["__tsan_init"], "sanitizer"),
+        ];
+        for (change, wanted) in cases {
+            assert_eq!(code(Program::for_test("/x", facts(change))), wanted);
+        }
+        let secure = facts(|_| {}).map(|facts| Facts { secure: Some("setuid"), ..facts });
+        assert_eq!(code(Program::for_test("/x", secure)), "secure_execution");
+        let damaged = Facts { elf: Err(elf::Error::Broken("header")), secure: None };
+        assert_eq!(code(Program::for_test("/x", Some(damaged))), "damaged_file");
+    }
+
+    #[test]
+    fn the_surroundings_give_the_reason() {
+        let with = |preload, has_wire| Program {
+            environment: Some(Environment { preload, has_wire }),
+            ..program("/x")
+        };
+        assert_eq!(code(with(Preload::Missing, true)), "preload_cleared");
+        assert_eq!(code(with(Preload::First, false)), "wire_cleared");
+        assert_eq!(code(with(Preload::First, true)), "ended_early");
+        assert_eq!(code(Program { mapped: Some(true), ..program("/x") }), "no_handshake");
+        assert_eq!(code(Program { mapped: Some(false), ..program("/x") }), "not_loaded");
+        assert_eq!(code(Program { hidden: true, ..program("/x") }), "secure_execution");
+        let mut killed = Process::for_test(5, 1, vec![program("/x")]);
+        killed.ended = Some(Change::Killed(9));
+        assert_eq!(said(&rows(&[killed], Vec::new(), &CONTEXT)), [(5, "/x", "killed_early")]);
+        let full = Context { slots_refused: 1, ..CONTEXT };
+        let mapped = Program { mapped: Some(true), ..program("/x") };
+        let processes = [Process::for_test(5, 1, vec![mapped])];
+        assert_eq!(said(&rows(&processes, Vec::new(), &full)), [(5, "/x", "slots_exhausted")]);
+    }
+
+    #[test]
+    fn a_loaded_library_without_calls_has_a_reason() {
+        let reason = |program: Program| {
+            let exe = program.exe.clone();
+            let processes = [Process::for_test(5, 1, vec![program])];
+            let rows = rows(&processes, vec![slot(5, State::Loaded, 1, &exe)], &CONTEXT);
+            assert_eq!(rows.len(), 1);
+            said(&rows)[0].2.to_owned()
+        };
+        let defines = |name| Program::for_test("/x", facts(|elf| elf.defined = vec![name]));
+        assert_eq!(reason(defines("malloc")), "own_malloc");
+        assert_eq!(reason(defines("__asan_init")), "sanitizer");
+        assert_eq!(reason(program("/x")), "no_call");
+        let preload = Preload::Behind("/other.so".to_owned());
+        let behind = Environment { preload, has_wire: true };
+        let behind = Program { environment: Some(behind), ..program("/x") };
+        assert_eq!(reason(behind), "preload_outranked");
+    }
+}

@@ -16,6 +16,7 @@ use std::collections::HashMap;
 use std::io::ErrorKind;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
+use std::path::Path;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
@@ -56,8 +57,8 @@ pub struct Program {
     pub environment: Option<Environment>,
     /// Whether the library was mapped once the program had settled.
     pub mapped: Option<bool>,
-    start_stack: u64,
-    seen_at: Instant,
+    pub start_stack: u64,
+    pub seen_at: Instant,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -83,7 +84,8 @@ pub struct Watcher<'a> {
     slots_read: u32,
     slots_of_pid: HashMap<i32, usize>,
     has_lists: bool,
-    pub looks: u64,
+    cost_before: Duration,
+    looks: u64,
     pub pause: Duration,
     pub pause_longest: Duration,
 }
@@ -99,6 +101,7 @@ impl<'a> Watcher<'a> {
             slots_read: 0,
             slots_of_pid: HashMap::new(),
             has_lists: true,
+            cost_before: Duration::ZERO,
             looks: 0,
             pause: PAUSE_FIRST,
             pause_longest: PAUSE_FIRST,
@@ -161,7 +164,10 @@ impl<'a> Watcher<'a> {
         }
         self.looks += 1;
         let base = if self.looks < LOOKS_FIRST { PAUSE_FIRST } else { PAUSE };
-        self.pause = base.max(began.elapsed() * PAUSE_PER_COST).min(PAUSE_MAX);
+        // The smaller of two looks: one alone may have been interrupted, or read a new program's file.
+        let cost = began.elapsed();
+        let usual = cost.min(std::mem::replace(&mut self.cost_before, cost));
+        self.pause = base.max(usual * PAUSE_PER_COST).min(PAUSE_MAX);
         self.pause_longest = self.pause_longest.max(self.pause);
     }
 
@@ -234,7 +240,12 @@ impl<'a> Watcher<'a> {
         let known = self.processes[at].programs.last_mut().filter(|last| {
             // While a program is being executed its stack is not known yet.
             let unknown = last.start_stack == 0 || stat.start_stack == 0;
-            last.exe == exe && (unknown || last.start_stack == stat.start_stack)
+            // All that a hidden program shows is the name that it was called by.
+            let foreseen = hidden
+                && last.start_stack == 0
+                && last.facts.as_ref().is_some_and(|facts| facts.secure.is_some())
+                && Path::new(&last.exe).file_name() == Path::new(&exe).file_name();
+            (last.exe == exe || foreseen) && (unknown || last.start_stack == stat.start_stack)
         });
         match known {
             Some(last) => last.start_stack = last.start_stack.max(stat.start_stack),
@@ -311,6 +322,29 @@ fn new_program(exe: String, stat: &Stat) -> Program {
         mapped: None,
         start_stack: stat.start_stack,
         seen_at: Instant::now(),
+    }
+}
+
+#[cfg(test)]
+impl Process {
+    pub fn for_test(pid: i32, parent: i32, programs: Vec<Program>) -> Process {
+        let (inner_pid, running, ended, start_ticks) = (pid, false, None, 0);
+        Process { pid, inner_pid, parent, running, ended, programs, start_ticks }
+    }
+}
+
+#[cfg(test)]
+impl Program {
+    pub fn for_test(exe: &str, facts: Option<Facts>) -> Program {
+        let stat = Stat {
+            name: String::new(),
+            state: 'R',
+            parent: 0,
+            children_faults: 0,
+            start_ticks: 0,
+            start_stack: 1,
+        };
+        Program { facts: facts.map(Rc::new), ..new_program(exe.to_owned(), &stat) }
     }
 }
 

@@ -126,6 +126,13 @@ fn own_errors_are_one_line_with_the_usual_code() {
     let bad_script = scratch.path("script");
     fs::write(&bad_script, "#!/no/such/interpreter\n").expect("write");
     fs::set_permissions(&bad_script, PermissionsExt::from_mode(0o755)).expect("chmod");
+    let foreign = scratch.path("foreign");
+    let mut header = fs::read(WEIR).expect("read");
+    header.truncate(4096);
+    header[18] ^= 0x80;
+    fs::write(&foreign, header).expect("write");
+    fs::set_permissions(&foreign, PermissionsExt::from_mode(0o755)).expect("chmod");
+    let foreign = foreign.to_str().expect("UTF-8");
     let plain = plain.to_str().expect("UTF-8");
     let bad_script = bad_script.to_str().expect("UTF-8");
     let cases: &[(&[&str], i32, &str)] = &[
@@ -134,6 +141,7 @@ fn own_errors_are_one_line_with_the_usual_code() {
         (&["run", "--", ""], 127, "no such program"),
         (&["run", "--", bad_script], 127, "/no/such/interpreter, which does not exist"),
         (&["run", "--", plain], 126, "not executable"),
+        (&["run", "--", foreign], 126, "built for another machine"),
         (&["run", "--", "/"], 126, "is a directory"),
         (&["run"], 2, "no command: write"),
         (&["run", "--"], 2, "no command: write"),
