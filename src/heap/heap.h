@@ -18,7 +18,7 @@
 #include "page/region.h"
 #include "page/slice.h"
 
-enum { OUTBOX_SLOTS = 8, OUTBOX_BLOCKS = 32, OUTBOX_BYTES = 16384, EMPTY_SLABS_MAX = 4 };
+enum { OUTBOX_SLOTS = 8, OUTBOX_BLOCKS = 32, OUTBOX_BYTES = 16384, KEPT_BYTES_MAX = 131072 };
 
 /* A free block. The link sits in its second word: what a program writes most often through a dangling
  * pointer, the first word, then steers nothing. Links alias whatever the program stores. */
@@ -58,9 +58,9 @@ struct heap {
     uint64_t handed_out; /* blocks put into bins, ever; minus what is still there: blocks given out */
     uint64_t remote_frees;
     uint64_t slow_calls;
-    uint32_t empty_slabs; /* active slabs without a block in use */
-    uint32_t turn;        /* counts list turn-overs, for check_every */
+    uint32_t turn; /* counts list turn-overs, for check_every */
     uint64_t slab_count;
+    size_t kept_bytes; /* built in active slabs when their last block came back (SLICE_KEPT) */
     /* Registry; Sync: heaps_lock. */
     struct heap* registry_next;
     struct heap* spare_next;

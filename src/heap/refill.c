@@ -42,9 +42,8 @@ static void bin_fill(struct heap* h, unsigned c, struct slice* s, block_t* first
 }
 
 /* checks=full: get slab s a free block on its own list. False: the slab is full. */
-static bool slab_stock(struct heap* h, unsigned c, struct slice* s) {
+static bool slab_stock(struct slice* s) {
     slab_collect(s, "malloc");
-    if (s->free != NULL && s->until == 0) h->empty_slabs -= h->empty_slabs != 0 && h->active[c] == s;
     if (s->free == NULL) {
         uint32_t count;
         s->free = slab_build(s, &count);
@@ -53,18 +52,39 @@ static bool slab_stock(struct heap* h, unsigned c, struct slice* s) {
     return s->free != NULL;
 }
 
+/* The owner's list of slab s becomes the bin's. False: reported, list lost. */
+static bool slab_turn_over(struct heap* h, unsigned c, struct slice* s, const char* call) {
+    if (!slab_check_list(h, s, call)) return false;
+    uint32_t count = s->carved - s->until;
+    block_t* first = s->free;
+    s->free = NULL;
+    store_relaxed(&s->until, s->carved);
+    bin_fill(h, c, s, first, count);
+    return true;
+}
+
+/* A list of a few blocks that turns over all the time costs more than it saves in memory: after some
+ * turns the slab's next page joins it. */
+static void slab_widen(struct slice* s) {
+    enum { few = 16, often = 8, small = SMALL_MAX };
+    if (s->carved >= few || slab_class(s)->bytes > small || ++s->turns < often) return;
+    s->turns = 0;
+    uint32_t count;
+    block_t* first = slab_build(s, &count);
+    if (first == NULL) return;
+    block_t* last = first;
+    while (last->next != NULL) last = last->next;
+    last->next = s->free;
+    s->free = first;
+}
+
 /* Fill the bin from slab s. False: the slab is full. */
 static bool slab_fill_bin(struct heap* h, unsigned c, struct slice* s) {
-    if (full_is_on()) return slab_stock(h, c, s);
+    if (full_is_on()) return slab_stock(s);
     slab_collect(s, "malloc");
-    if (s->free != NULL && s->until == 0) h->empty_slabs -= h->empty_slabs != 0 && h->active[c] == s;
-    if (s->free != NULL && slab_check_list(h, s, "malloc")) {
-        uint32_t count = s->carved - s->until;
-        block_t* first = s->free;
-        s->free = NULL;
-        store_relaxed(&s->until, s->carved);
-        bin_fill(h, c, s, first, count);
-        return true;
+    if (s->free != NULL) {
+        slab_widen(s);
+        if (slab_turn_over(h, c, s, "malloc")) return true;
     }
     uint32_t count;
     block_t* first = slab_build(s, &count);
@@ -168,16 +188,28 @@ static struct slice* slab_next(struct heap* h, unsigned c) {
     return slab_make(h, c);
 }
 
-WEIR_FN bool refill(struct heap* h, unsigned c) {
+/* The slab leaves its place as the active one. */
+static void active_drop(struct heap* h, unsigned c) {
+    struct slice* s = h->active[c];
+    s->flags &= (uint8_t)~SLICE_KEPT;
+    h->active[c] = NULL;
+    h->bins[c] = (struct bin){NULL, SLICE_BYTES};
+}
+
+/* What need not be done at each refill. */
+static void refill_chores(struct heap* h) {
     store_relaxed(&h->slow_calls, h->slow_calls + 1);
     if ((h->slow_calls & 15) == 0) outbox_flush_all(h);
     if (heap_tick_hook != NULL) heap_tick_hook();
+}
+
+WEIR_FN bool refill(struct heap* h, unsigned c) {
+    refill_chores(h);
     for (;;) {
         struct slice* s = h->active[c];
         if (s == NULL && (s = h->active[c] = slab_next(h, c)) == NULL) return false;
         if (slab_fill_bin(h, c, s)) return true;
-        h->active[c] = NULL;
-        h->bins[c] = (struct bin){NULL, SLICE_BYTES};
+        active_drop(h, c);
         if (slab_disown(s))
             h->slab_count--;
         else
@@ -206,18 +238,37 @@ WEIR_FN void bin_return(struct heap* h, unsigned c) {
     store_relaxed(&h->handed_out, h->handed_out - count);
 }
 
+/* Let go of the kept slabs none of whose blocks is in use; the others are no longer kept for nothing. */
+static void kept_release(struct heap* h, const struct slice* except) {
+    for (unsigned c = 0; c < CLASS_COUNT; c++) {
+        struct slice* s = h->active[c];
+        if (s == NULL || s == except || (s->flags & SLICE_KEPT) == 0) continue;
+        bin_return(h, c);
+        if (s->until == 0) {
+            active_drop(h, c);
+            slab_release(h, s);
+        } else {
+            s->flags &= (uint8_t)~SLICE_KEPT;
+        }
+    }
+    h->kept_bytes = 0;
+}
+
 WEIR_FN void heap_free_last(struct slice* s) {
     struct heap* h = heap_self();
     unsigned c = s->size_class;
-    if (!slab_check_list(h, s, "free")) return;
     if (h->active[c] != s) {
+        if (!slab_check_list(h, s, "free")) return;
         slab_list_remove(&h->available[c], s);
         slab_release(h, s);
-    } else if (h->empty_slabs < EMPTY_SLABS_MAX) {
-        h->empty_slabs++; /* kept, so that a lone block that comes and goes costs no page call */
-    } else {
-        h->active[c] = NULL;
-        h->bins[c] = (struct bin){NULL, SLICE_BYTES};
-        slab_release(h, s);
+        return;
     }
+    /* The active slab stays, its blocks back in the bin, so that a lone block that comes and goes costs no
+     * page call; but only so much memory stays for nothing. */
+    if ((s->flags & SLICE_KEPT) == 0) {
+        if (h->kept_bytes > KEPT_BYTES_MAX) kept_release(h, s);
+        s->flags |= SLICE_KEPT;
+        h->kept_bytes += slab_built_bytes(s);
+    }
+    if (!full_is_on()) slab_turn_over(h, c, s, "free");
 }

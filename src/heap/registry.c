@@ -41,7 +41,7 @@ static void heap_reset(struct heap* h) {
     }
     for (unsigned i = 0; i < OUTBOX_SLOTS; i++) h->outbox[i] = (struct outbox){0};
     h->owner_word = (char*)h + (full_is_on() ? 1 : 0);
-    h->empty_slabs = 0;
+    h->kept_bytes = 0;
     h->slab_count = 0;
 }
 
@@ -67,13 +67,16 @@ static void heap_disband(struct heap* h) {
         bin_return(h, c);
         struct slice* s = h->active[c];
         h->active[c] = NULL;
-        if (s != NULL) orphan_put(h, s);
+        if (s != NULL) {
+            s->flags &= (uint8_t)~SLICE_KEPT;
+            orphan_put(h, s);
+        }
         while ((s = h->available[c]) != NULL) {
             slab_list_remove(&h->available[c], s);
             orphan_put(h, s);
         }
     }
-    h->empty_slabs = 0;
+    h->kept_bytes = 0;
 }
 
 /* Under heaps_lock: heaps of threads that ended after their exit hook had run. */
@@ -145,6 +148,7 @@ WEIR_FN void heap_collect(void) {
             bin_return(h, c);
             slab_collect(s, "malloc_trim");
             h->active[c] = NULL;
+            s->flags &= (uint8_t)~SLICE_KEPT;
             slab_list_push(&h->available[c], s);
         }
         for (s = h->available[c]; s != NULL;) {
@@ -157,7 +161,7 @@ WEIR_FN void heap_collect(void) {
             s = next;
         }
     }
-    h->empty_slabs = 0;
+    h->kept_bytes = 0;
 }
 
 WEIR_FN struct heap* registry_first(void) { return load_acquire(&registry); }

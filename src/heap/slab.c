@@ -16,6 +16,7 @@ WEIR_FN struct slice* slab_make(struct heap* h, unsigned c) {
     s->until = 0;
     s->carved = 0;
     s->remote = 0;
+    s->turns = 0;
     s->size_class = (uint8_t)c;
     for (uint32_t i = 1; i < k->slices; i++) {
         s[i].kind = SLICE_SLAB_REST;

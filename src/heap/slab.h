@@ -24,6 +24,8 @@
 WEIR_INLINE const struct size_class* slab_class(const struct slice* s) { return &size_classes[s->size_class]; }
 WEIR_INLINE uint32_t remote_count(uint64_t word) { return (uint32_t)((word & ~REMOTE_UNOWNED) >> 32); }
 
+WEIR_INLINE size_t slab_built_bytes(const struct slice* s) { return (size_t)s->carved * slab_class(s)->bytes; }
+
 /* A new slab of class c for heap h, without a block built; NULL: no memory. */
 WEIR_FN struct slice* slab_make(struct heap* h, unsigned c);
 /* Give the slab's memory back to the page layer. No block of it is in use; it is on no list. */

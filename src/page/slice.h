@@ -26,7 +26,9 @@ enum slice_kind {
 /* What is known of a free span's pages. */
 enum span_state { SPAN_DIRTY = 0, SPAN_CLEAN = 1, SPAN_UNCOMMITTED = 2, SPAN_STATES = 3 };
 
-enum { SLICE_MOVED = 1u, SLICE_ORPHAN = 2u };
+/* MOVED: a large block in a mapping of its own. ORPHAN: on the list of ended threads' slabs. KEPT: the
+ * active slab of its heap, kept though none of its blocks was in use. */
+enum { SLICE_MOVED = 1u, SLICE_ORPHAN = 2u, SLICE_KEPT = 4u };
 
 /*  region  [ record 0 | record 1 | ... ][ slice k | slice k+1 | ... | frontier ......... end ]
  *            ^ records of the slices that hold the records themselves stay SLICE_NONE
@@ -56,7 +58,8 @@ struct slice {
     uint16_t region;
     uint8_t size_class; /* slab */
     uint8_t flags;
-    uint16_t domain; /* opaque to page and heap: who may touch the blocks */
+    uint8_t turns;  /* slab: turn-overs of a short list */
+    uint8_t domain; /* opaque to page and heap: who may touch the blocks */
 };
 static_assert(sizeof(struct slice) == 64, "one cache line, found by a shift of 6");
 
