@@ -30,7 +30,7 @@ struct slot {
     unsigned char* p;
     size_t size;
     uint8_t tag;
-    size_t align; /* 0: not from aligned_alloc */
+    size_t align; /* from aligned_alloc; 0: from malloc and its like; 1: free only, no sized free fits */
 };
 
 /* Sync: handed from thread to thread by the semaphores; one thread has it at a time. */
@@ -82,7 +82,7 @@ static void slot_free(struct slot* s, uint8_t how) {
     errno = 77;
     if (s->align == 0 && (how & 1) != 0 && free_sized != NULL)
         free_sized(s->p, s->size);
-    else if (s->align != 0 && (how & 1) != 0 && free_aligned_sized != NULL)
+    else if (s->align > 1 && (how & 1) != 0 && free_aligned_sized != NULL)
         free_aligned_sized(s->p, s->align, s->size);
     else
         free(s->p);
@@ -116,8 +116,10 @@ static void slot_aligned(struct slot* s, size_t size, uint8_t argument) {
         CHECK(error == (align < sizeof(void*) ? EINVAL : 0), "posix_memalign(%zu, %zu) gave %d", align, size,
               error);
         if (error != 0) return;
+        s->align = 1;
     } else if ((argument & 64) != 0) {
         p = memalign(align, size);
+        s->align = 1;
     } else {
         p = aligned_alloc(align, size);
         s->align = align;
@@ -142,7 +144,7 @@ static void call_run(const uint8_t* c) {
     }
     if (live + size > LIVE_MAX) return;
     if (opcode < 7) {
-        if (s->p == NULL || s->align == 0) slot_realloc(s, size);
+        if (s->align <= 1) slot_realloc(s, size);
         return;
     }
     slot_free(s, c[4]);

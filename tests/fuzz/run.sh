@@ -11,6 +11,7 @@
 #
 # SPDX-License-Identifier: Apache-2.0
 set -u
+export WEIR_OPTIONS=
 here=$(cd "$(dirname "$0")" && pwd)
 root=$(cd "$here/../.." && pwd)
 seconds=${1:-60}
@@ -22,14 +23,15 @@ passed=0
 failed=0
 flags=(-std=gnu17 -O1 -g -Wall -Wextra -Wundef -Werror -I"$root/src" -I"$root/include")
 
-note() { # NAME STATUS LOG
+note() { # NAME STATUS LOG BINARY
     if [ "$2" -eq 0 ]; then
         passed=$((passed + 1))
         echo "ok      $1: $(grep -a 'DONE' "$3" | tail -1)"
     else
         failed=$((failed + 1))
         echo "FAILED  $1 (exit $2); the log is $3:"
-        tail -n 30 "$3"
+        grep -aE '^(weir|fuzz_[a-z]+|==[0-9]+==|SUMMARY|.*Test unit written)|^ *#[0-9]+ .*/(src|tests)/|Assertion' "$3" | head -n 24
+        echo "        again: WEIR_OPTIONS=$WEIR_OPTIONS $4 $(sed -n 's/.*Test unit written to //p' "$3" | head -n 1)"
     fi
 }
 
@@ -38,7 +40,7 @@ run() { # NAME BINARY CORPUS SECONDS
     mkdir -p "$work/$name.corpus"
     (cd "$work" && "$binary" -max_total_time="$4" -timeout=20 -rss_limit_mb=4096 -max_len=8192 -print_final_stats=1 \
         -artifact_prefix="$work/$name-" "$work/$name.corpus" "$corpus") >"$log" 2>&1
-    note "$name" $? "$log"
+    note "$name" $? "$log" "$binary"
 }
 
 build() { # NAME COMMAND...
