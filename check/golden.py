@@ -47,7 +47,8 @@ OBJDUMP = {"x86_64": "objdump", "aarch64": "aarch64-linux-gnu-objdump"}
 # A limit holds for the worst size to 1 KiB, in the shared library of an architecture. `--update` keeps the limits that the file has.
 LIMITS = {"x86_64": {"malloc": 14, "free": 18}}
 LIMITED_KINDS = ("shared",)
-FAST_CALLS_PERCENT_MIN = 90
+# Of warm calls some leave the fast path by design (a list that turns over); a drop by more is a finding.
+FAST_CALLS_PERCENT_SLACK = 5
 COUNTS = ("instructions", "instructions_max", "loads", "stores", "branches", "calls")
 
 Instruction = namedtuple("Instruction", "at length mnemonic operands target")
@@ -300,6 +301,8 @@ def summarise(arch, code, entry, calls):
     forbidden = [f"{code[a].mnemonic} at {a:#x}" for p in set(best.values()) for a in p
                  if FORBIDDEN.match(code[a].mnemonic.split()[-1])]
     totals = [sum(k[i] for k in kinds) for i in range(4)]
+    if not RETURN.match(code[fast[-1]].mnemonic.split()[-1]):
+        totals[3] += 1  # the path ends in a jump to another library: a call in tail position
     fast_calls = sum(n for length, n in lengths.items() if length <= worst)
     return {
         "instructions": len(fast),
@@ -355,8 +358,7 @@ def build_lto(flavour):
     folder, _, flags = build_shared(shared)
     folder = folder.parent / flavour.name.replace("/", "-")
     folder.mkdir(exist_ok=True)
-    flags = [f for f in flags if f not in ("-fPIC", "-fpic", "-g") and not f.startswith("-Dweir_EXPORTS")]
-    flags = [f for f in flags if not f.startswith("-W")] + ["-fPIE", "-flto"]
+    flags = [f for f in flags if not f.startswith(("-W", "-Dweir"))] + ["-flto"]
     run_text([flavour.cc, *flags, "-I", ROOT / "include", "-I", ROOT / "src", "-c", ROOT / "src/weir.c",
               "-o", folder / "weir.o"])
     run_text([flavour.cc, "-O2", "-std=c17", "-fPIE", "-flto", "-fcf-protection=none", "-c", ROOT / "tests/golden/pair.c",
@@ -364,7 +366,7 @@ def build_lto(flavour):
     run_text([flavour.cc, "-O2", "-std=gnu17", "-fPIE", "-c", ROOT / "tests/golden/trace.c", "-o", folder / "trace.o"])
     program = folder / "trace"
     linker = ["-fuse-ld=lld-19"] if "clang" in flavour.cc else ["-flto-partition=one"]
-    run_text([flavour.cc, "-O2", "-flto", *linker, "-pie", "-rdynamic", "-o", program, folder / "trace.o",
+    run_text([flavour.cc, "-O2", "-flto", *linker, "-pie", "-o", program, folder / "trace.o",
               folder / "pair.o", folder / "weir.o", "-ldl", "-lpthread"])
     return program, flags
 
@@ -435,8 +437,9 @@ def compare(name, kind, golden, now, limits):
         every = figures["sizes_on_fast_path"] >= old["sizes_on_fast_path"] or figures["sizes"] != old["sizes"]
         verdicts.append((every, f"{label}: {figures['sizes_on_fast_path']} of {figures['sizes']} sizes on one path"
                          + ("" if every else f", were {old['sizes_on_fast_path']}")))
-        often = figures["fast_calls_percent"] >= FAST_CALLS_PERCENT_MIN
-        verdicts.append((often, f"{label}: {figures['fast_calls_percent']} % of warm calls on the fast path"))
+        often = figures["fast_calls_percent"] >= old["fast_calls_percent"] - FAST_CALLS_PERCENT_SLACK
+        verdicts.append((often, f"{label}: {figures['fast_calls_percent']} % of warm calls on the fast path, "
+                         f"were {old['fast_calls_percent']} %"))
         clean = not figures["_forbidden"]
         verdicts.append((clean, f"{label}: " + ("no landing pads" if clean else f"{figures['_forbidden'][0]}")))
         if function in limits and kind in LIMITED_KINDS:
@@ -519,6 +522,7 @@ def self_test():
     case(failures(lambda g: g.update(flags="-O3")), "other flags must fail")
     case(failures(lambda g: g["functions"].clear()), "an unknown function must fail")
     case(failures(lambda g: None, {"malloc": 4}), "a passed limit must fail")
+    case(failures(lambda g: g["functions"]["malloc"].update(fast_calls_percent=106)), "a lower rate must fail")
     figures["straight"] = False
     case(failures(lambda g: g["functions"]["malloc"].update(straight=True)), "a path no longer straight must fail")
     figures["straight"], figures["_forbidden"] = True, ["endbr64 at 0x0"]

@@ -59,6 +59,18 @@ struct shared {
     size_t size;
 };
 static struct shared* shared;
+
+/* From pair.c, where it is linked in: by reference, because exporting them would also export the
+ * library's own symbols from the program, which no ordinary program does. */
+__attribute__((weak)) void pair_malloc_free(void);
+__attribute__((weak)) void pair_new_delete(void);
+
+static void* pair_find(const char* name) {
+    if (strcmp(name, "pair_malloc_free") == 0) return (void*)(uintptr_t)pair_malloc_free;
+    if (strcmp(name, "pair_new_delete") == 0) return (void*)(uintptr_t)pair_new_delete;
+    return NULL;
+}
+
 static struct subject subjects[SUBJECTS_MAX];
 static int subject_count;
 
@@ -168,7 +180,7 @@ static void subject_add(const char* name) {
     *s = (struct subject){.name = name, .kind = KIND_PAIR};
     for (size_t i = 0; i < sizeof known / sizeof *known; i++)
         if (strcmp(known[i].name, name) == 0) *s = known[i];
-    s->function = dlsym(RTLD_DEFAULT, name);
+    s->function = s->kind == KIND_PAIR ? pair_find(name) : dlsym(RTLD_DEFAULT, name);
     s->partner_function = s->partner ? dlsym(RTLD_DEFAULT, s->partner) : NULL;
     if (!s->function || (s->partner && !s->partner_function)) die(name);
     if (!dl_iterate_phdr(module_find, s)) die("module not found");
