@@ -205,6 +205,12 @@ fn full_environment(changed: &[(OsString, OsString)]) -> Vec<(OsString, OsString
     kept.chain(changed.iter().cloned()).collect()
 }
 
+/// Whether the kernel, which cuts names to 15 bytes, calls this program `name`.
+fn is_called(program: &str, name: &str) -> bool {
+    let file = program.rsplit('/').next().unwrap_or(program);
+    file == name || (name.len() >= 15 && file.starts_with(name))
+}
+
 struct Run<'a> {
     root: i32,
     signals: Signals,
@@ -219,6 +225,8 @@ struct Gathered<'a> {
     system: Duration,
     resident_max_bytes: u64,
     root_had_children: bool,
+    /// The kernel's name of the root when it ended: that of the last program that it executed.
+    root_name: String,
 }
 
 impl<'a> Run<'a> {
@@ -226,6 +234,7 @@ impl<'a> Run<'a> {
         let mut user = Duration::ZERO;
         let mut system = Duration::ZERO;
         let mut root_had_children = false;
+        let mut root_name = String::new();
         let root_end: Waited = loop {
             let until = Instant::now() + self.watcher.pause;
             self.watcher.look();
@@ -234,9 +243,11 @@ impl<'a> Run<'a> {
             loop {
                 self.wait(until.saturating_duration_since(Instant::now()));
                 self.receive();
-                if sys::has_ended(self.root) {
-                    root_had_children =
-                        procfs::stat(self.root).is_some_and(|stat| stat.children_faults > 0);
+                // Asked while the root is a zombie; after wait_any nothing is left of it.
+                let zombie = sys::has_ended(self.root).then(|| procfs::stat(self.root)).flatten();
+                if let Some(stat) = zombie {
+                    root_had_children = stat.children_faults > 0;
+                    root_name = stat.name;
                 }
                 while let Some(waited) = sys::wait_any() {
                     ended = ended.or(self.reaped(waited, &mut user, &mut system));
@@ -259,6 +270,7 @@ impl<'a> Run<'a> {
             system,
             resident_max_bytes: root_end.resident_max_bytes,
             root_had_children,
+            root_name,
         }
     }
 
@@ -347,6 +359,11 @@ impl Gathered<'_> {
             Err(error) => (Vec::new(), Err(error.to_string())),
         };
         let has_children = rows.iter().any(|row| row.pid != root);
+        // A root that ends under a name that nobody knows executed a program that nobody saw.
+        let mut known = rows.iter().filter(|row| row.pid == root).map(|row| row.exe.as_str());
+        let is_known = self.root_name.is_empty()
+            || command.first().is_some_and(|name| is_called(name, &self.root_name))
+            || known.any(|exe| is_called(exe, &self.root_name));
         let outcome = Outcome {
             command,
             root_pid: root,
@@ -358,7 +375,7 @@ impl Gathered<'_> {
             rows,
             wire,
             look_pause,
-            may_have_missed: self.root_had_children || has_children,
+            may_have_missed: self.root_had_children || has_children || !is_known,
             kept: None,
         };
         (outcome, running)

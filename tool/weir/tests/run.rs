@@ -300,6 +300,19 @@ fn a_cleaned_environment_is_named() {
 }
 
 #[test]
+fn what_may_have_been_missed_is_said() {
+    let (_, one) = json(&["ls", "/"]);
+    assert_eq!(one["handshake"]["may_have_missed"], false, "{one:#}");
+    let (_, two) = json(&["sh", "-c", "ls / >/dev/null; exit 0"]);
+    assert_eq!(two["handshake"]["may_have_missed"], true, "{two:#}");
+    // Mostly too short to be seen, and the loader cannot announce it.
+    let (_, brief) = json(&["env", "-i", "/bin/true"]);
+    let rows = brief["processes"].as_array().expect("an array");
+    let seen = rows.iter().any(|row| row["exe"].as_str().is_some_and(|exe| exe.ends_with("/true")));
+    assert!(seen || brief["handshake"]["may_have_missed"] == true, "{brief:#}");
+}
+
+#[test]
 fn a_malloc_of_its_own_is_named() {
     let scratch = Scratch::new();
     let source = "#include <stddef.h>\n\
