@@ -5,8 +5,8 @@
  * interrupted. With `mt`, other threads allocate at the same time: glibc's fork then takes locks that the
  * interrupted call may hold and blocks on itself, so that run is for the library alone.
  *
- * contract: name=single timeout=120
- * contract: name=mt args=mt timeout=120 glibc=skip
+ * contract: name=single timeout=40
+ * contract: name=mt args=mt timeout=60 glibc=skip
  *
  * SPDX-License-Identifier: Apache-2.0
  */

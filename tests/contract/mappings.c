@@ -9,7 +9,7 @@
  */
 #include "contract.h"
 
-enum { SLOTS = 400, STEPS = 30000, MAPPINGS_MAX = 2000 };
+enum { SLOTS = 400, STEPS = 10000, MAPPINGS_MAX = 2000 };
 
 static char *slots[SLOTS];
 static size_t sizes[SLOTS];

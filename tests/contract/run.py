@@ -72,6 +72,12 @@ def runs_of(source):
     return [Run(source, k) for k in keys or [{}]]
 
 
+def runs_all():
+    """Every run of every program; plugins are no programs."""
+    sources = sorted([*HERE.glob("*.c"), *HERE.glob("*.cpp")])
+    return [run for source in sources if not source.stem.startswith("plugin_") for run in runs_of(source)]
+
+
 def compile_one(compilers, output, sources, flags):
     """Builds `output` unless it is newer than its sources."""
     inputs = [*sources, HERE / "contract.h", HERE / "run.py"]
@@ -182,9 +188,7 @@ def main():
             sys.exit(f"run.py: no such compiler: {compiler} (Debian: apt-get install gcc g++)")
     directory = pathlib.Path(options.build).resolve()
     directory.mkdir(parents=True, exist_ok=True)
-    sources = sorted([*HERE.glob("*.c"), *HERE.glob("*.cpp")])
-    runs = [run for source in sources if not source.stem.startswith("plugin_") for run in runs_of(source)
-            if re.search(options.only, run.name)]
+    runs = [run for run in runs_all() if re.search(options.only, run.name)]
     # The runs of one program share its binary: build them one after the other.
     results = []
     with concurrent.futures.ThreadPoolExecutor(max_workers=max(1, options.jobs)) as pool:

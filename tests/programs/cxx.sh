@@ -2,7 +2,7 @@
 #
 # Who may call it: run.py.
 #
-# program: reach=cc1plus,as needs=g++:g++
+# program: reach=cc1plus,(.*-)?as needs=g++:g++
 #
 # SPDX-License-Identifier: Apache-2.0
 cp "$HERE/cxx_input.cpp" .
