@@ -1,8 +1,9 @@
 # redis.sh: redis under redis-benchmark, then a scripted load whose keyspace digest is compared.
 #
-# Who may call it: run.py. Debian links redis with jemalloc as a shared library: a preloaded malloc comes before it.
+# Who may call it: run.py. Debian links redis with jemalloc as a shared library: a preloaded malloc comes before it,
+# and glibc's does in the run to compare with.
 #
-# program: reach=redis-server|redis-check-rdb,redis-benchmark,redis-cli needs=redis-server:redis-server,redis-benchmark:redis-tools input=commands
+# program: reach=redis-server|redis-check-rdb,redis-benchmark,redis-cli needs=redis-server:redis-server,redis-benchmark:redis-tools input=commands baseline=libc.so.6
 #
 # SPDX-License-Identifier: Apache-2.0
 redis-server --port "$PORT" --bind 127.0.0.1 --save "" --appendonly no --enable-debug-command yes --dir . --daemonize no \

@@ -42,6 +42,7 @@ KEYS = {
     "needs": "commands or absolute paths, each with its Debian package: path:package",
     "input": "generators of inputs.py whose output the script reads from $INPUT",
     "env": "environment of the run: NAME=value",
+    "baseline": "library preloaded in the run to compare with, where the program brings a malloc of its own",
     "timeout": "seconds for one round, 600 unless told",
 }
 
@@ -74,6 +75,7 @@ class Run:
         self.needs = [n.rsplit(":", 1) for n in keys.get("needs", "").split(",") if n]
         self.inputs = [n for n in keys.get("input", "").split(",") if n]
         self.env = dict(e.split("=", 1) for e in keys.get("env", "").split(",") if e)
+        self.baseline = keys.get("baseline")
         self.timeout = float(keys.get("timeout", "600"))
 
 
@@ -141,6 +143,8 @@ def execute(run, input_dir, scale, lib):
         if lib:
             wire_create(wire)
             environment.update(LD_PRELOAD=str(lib), WEIR_WIRE=str(wire))
+        elif run.baseline:
+            environment.update(LD_PRELOAD=run.baseline)
         with tempfile.TemporaryFile("w+b") as output:
             start = time.monotonic()
             child = subprocess.Popen(["/bin/bash", "-eu", "-o", "pipefail", str(run.script)], cwd=work, env=environment,
