@@ -22,16 +22,17 @@ enum model_overlap { OVERLAP_FULL, OVERLAP_SAMPLED, OVERLAP_OFF };
 /** What the command line says; written before the first thread starts, constant afterwards. */
 struct model_config {
     uint64_t seed;
-    uint64_t ops;          /* entry points called, all threads together */
-    unsigned threads;      /* concurrent workers */
-    unsigned slots;        /* blocks a worker may hold */
-    unsigned forks;        /* forks, all threads together */
-    unsigned life_ops;     /* mean number of calls that a thread makes before a successor replaces it */
-    size_t size_max;       /* largest request that must succeed */
-    size_t live_max;       /* bound of the bytes requested and not freed */
-    size_t align_min;      /* alignment that every block must have */
-    size_t limit_as_after; /* RLIMIT_AS to set after a quarter of the operations; 0: leave it alone */
-    size_t stack_bytes;    /* stack of a worker */
+    uint64_t ops;            /* entry points called, all threads together */
+    unsigned threads;        /* concurrent workers */
+    unsigned slots;          /* blocks a worker may hold */
+    unsigned forks;          /* forks, all threads together */
+    unsigned life_ops;       /* mean number of calls that a thread makes before a successor replaces it */
+    size_t size_max;         /* largest request that must succeed */
+    size_t live_max;         /* bound of the bytes requested and not freed */
+    size_t align_min;        /* alignment that every block must have */
+    size_t limit_as_after;   /* RLIMIT_AS to set after a quarter of the operations; 0: leave it alone */
+    size_t limit_data_after; /* the same for RLIMIT_DATA, the bytes of private writable memory */
+    size_t stack_bytes;      /* stack of a worker */
     enum model_mix mix;
     enum model_overlap overlap;
     unsigned stall_seconds; /* no progress, or a child of a fork, for so long: it hangs */

@@ -29,15 +29,16 @@ class Environment:
     """One run: its name, the model's arguments, and what is different about the world.
 
     limits: {RLIMIT_*: bytes}; options: WEIR_OPTIONS; sysctl: (name, value), machine-wide;
-    ops: calls relative to --ops.
+    ops: calls relative to --ops; runs: number of runs, each with its own seed.
     """
 
-    def __init__(self, name, model, limits=None, options="", sysctl=None, ops=1.0):
+    def __init__(self, name, model, limits=None, options="", sysctl=None, ops=1.0, runs=1):
         self.name, self.model, self.limits = name, model, limits or {}
-        self.options, self.sysctl, self.ops = options, sysctl, ops
+        self.options, self.sysctl, self.ops, self.runs = options, sysctl, ops, runs
 
 
 AS = resource.RLIMIT_AS
+DATA = resource.RLIMIT_DATA
 ENVIRONMENTS = [
     Environment("plain, small", SMALL),
     Environment("plain, mixed", MIXED),
@@ -47,7 +48,14 @@ ENVIRONMENTS = [
     Environment("RLIMIT_AS 4 GiB, large", LARGE, {AS: 4 * GIB}, ops=0.02),
     Environment("RLIMIT_AS lowered after start", [*MIXED, "--limit-as-after", "256m", "--nomem-ok"]),
     Environment("RLIMIT_AS lowered after start, large",
-                [*LARGE, "--limit-as-after", "256m", "--nomem-ok"], ops=0.02),
+                [*LARGE, "--limit-as-after", "256m", "--nomem-ok"], ops=0.05, runs=3),
+    Environment("RLIMIT_AS exhausted: 384 MiB, live 1 GiB", [*LARGE, "--live-max", "1g", "--nomem-ok"],
+                {AS: 384 * MIB}, ops=0.05),
+    Environment("RLIMIT_DATA lowered after start", [*MIXED, "--limit-data-after", "256m", "--nomem-ok"]),
+    Environment("RLIMIT_DATA lowered after start, large",
+                [*LARGE, "--limit-data-after", "256m", "--nomem-ok"], ops=0.05, runs=3),
+    Environment("RLIMIT_DATA exhausted: 300 MiB, live 1 GiB", [*LARGE, "--live-max", "1g", "--nomem-ok"],
+                {DATA: 300 * MIB}, ops=0.05),
     Environment("small stacks", [*MIXED, "--stack", "32k"], {resource.RLIMIT_STACK: 128 * 1024}),
     Environment("many short threads", [*SMALL, "--life", "200", "--threads", "8"], ops=0.2),
     Environment("machine-wide: vm.overcommit_memory=2", MIXED, sysctl=("vm/overcommit_memory", "2")),
@@ -96,9 +104,9 @@ def machine_setting(setting):
         signal.signal(signal.SIGTERM, handler)
 
 
-def run(args, environment):
+def run(args, environment, seed):
     """Returns (why it failed or None, the model's last line, the command)."""
-    command = [args.model, "--seed", str(args.seed), "--ops", str(int(args.ops * environment.ops)),
+    command = [args.model, "--seed", str(seed), "--ops", str(int(args.ops * environment.ops)),
                "--forks", "8", *environment.model]
     env = dict(os.environ)
     prefix = ""
@@ -116,7 +124,7 @@ def run(args, environment):
 
     shown = prefix + " ".join(command)
     for which, value in environment.limits.items():
-        flag = "-v" if which == AS else "-s"
+        flag = {AS: "-v", DATA: "-d"}.get(which, "-s")
         shown = f"ulimit {flag} {value // 1024}; {shown}"
     try:
         with machine_setting(environment.sysctl):
@@ -157,7 +165,10 @@ def main():
             left_out += 1
             continue
         start = time.monotonic()
-        why, line, shown = run(args, environment)
+        for i in range(environment.runs):
+            why, line, shown = run(args, environment, args.seed + i)
+            if why:
+                break
         seconds = time.monotonic() - start
         detail = line.partition("handed over")[2].partition("no memory:")[2].split()
         print(f"{'FAILED' if why else 'ok':9} {environment.name}  ({seconds:.1f} s"

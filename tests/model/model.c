@@ -68,11 +68,10 @@ static void thread_start(struct worker* w, pthread_t* thread, void* stack) {
     pthread_attr_init(&attr);
     /* Our own stacks, so that an address-space limit cannot keep a successor from starting. */
     int error = pthread_attr_setstack(&attr, stack, model_config.stack_bytes);
-    for (unsigned i = 0; error == 0 && i < 1000; i++) {
-        error = pthread_create(thread, &attr, thread_main, w);
-        if (error != EAGAIN && error != ENOMEM) break;
-        if (!model_config.nomem_ok) break;
-        error = 0;
+    for (unsigned i = 0; i < 1000; i++) {
+        error = error != 0 ? error : pthread_create(thread, &attr, thread_main, w);
+        if ((error != EAGAIN && error != ENOMEM) || !model_config.nomem_ok || i == 999) break;
+        error = 0; /* out of memory: the others will free some */
         usleep(10000);
     }
     pthread_attr_destroy(&attr);
@@ -86,11 +85,21 @@ static uint64_t progress_sum(void) {
     return sum;
 }
 
+static void limit_set(int which, size_t* bytes) {
+    struct rlimit limit = {*bytes, *bytes};
+    if (*bytes != 0 && setrlimit((__rlimit_resource_t)which, &limit) != 0)
+        model_fail("setrlimit: error %d (%s)", errno, strerror(errno));
+    *bytes = 0;
+}
+
+static int limit_is_due(void) {
+    return model_config.limit_as_after != 0 || model_config.limit_data_after != 0;
+}
+
 static void limit_lower(void) {
-    struct rlimit limit = {model_config.limit_as_after, model_config.limit_as_after};
-    if (model_config.limit_as_after == 0 || progress_sum() < model_config.ops / 4) return;
-    if (setrlimit(RLIMIT_AS, &limit) != 0) model_fail("setrlimit: error %d (%s)", errno, strerror(errno));
-    model_config.limit_as_after = 0;
+    if (!limit_is_due() || progress_sum() < model_config.ops / 4) return;
+    limit_set(RLIMIT_AS, &model_config.limit_as_after);
+    limit_set(RLIMIT_DATA, &model_config.limit_data_after);
 }
 
 /* Wait for a thread to end; returns its worker. Meanwhile watch that something moves. */
@@ -99,7 +108,7 @@ static unsigned thread_wait(void) {
     static double seen_at;
     struct pollfd ready = {.fd = ended_pipe[0], .events = POLLIN};
     for (;;) {
-        int n = poll(&ready, 1, model_config.limit_as_after != 0 ? 10 : 1000);
+        int n = poll(&ready, 1, limit_is_due() ? 10 : 1000);
         unsigned index;
         limit_lower();
         if (n > 0 && read(ended_pipe[0], &index, sizeof index) == (ssize_t)sizeof index) {
@@ -192,6 +201,7 @@ static void usage(int fd) {
                     "  --overlap O        full, sampled or off (full)\n"
                     "  --align-min A      alignment that every block must have (16)\n"
                     "  --limit-as-after B lower RLIMIT_AS to B after a quarter of the calls\n"
+                    "  --limit-data-after B lower RLIMIT_DATA to B after a quarter of the calls\n"
                     "  --stack B          stack of a thread (1m)\n"
                     "  --stall N          seconds without progress that count as a hang (240)\n"
                     "  --nomem-ok         running out of memory is an answer, counted, not a failure\n"
@@ -254,6 +264,8 @@ static int option(const char* name, const char* value) {
         c->align_min = number(name, value);
     else if (strcmp(name, "--limit-as-after") == 0)
         c->limit_as_after = number(name, value);
+    else if (strcmp(name, "--limit-data-after") == 0)
+        c->limit_data_after = number(name, value);
     else if (strcmp(name, "--stall") == 0)
         c->stall_seconds = (unsigned)number(name, value);
     else if (strcmp(name, "--stack") == 0)
@@ -309,9 +321,16 @@ static void options_read(int argc, char** argv) {
     }
 }
 
+/* The kernel grows the main thread's stack on demand, which a lowered RLIMIT_AS forbids: have it early. */
+__attribute__((noinline)) static void stack_touch(void) {
+    volatile unsigned char room[65536];
+    for (size_t i = 0; i < sizeof room; i += 1024) room[i] = 0;
+}
+
 int main(int argc, char** argv) {
     struct model_config* c = &model_config;
     options_read(argc, argv);
+    stack_touch();
     double start = clock_seconds();
     rng_init(&life_rng, c->seed + 1000003);
     entry_init();
@@ -330,7 +349,7 @@ int main(int argc, char** argv) {
         nomem += workers[i].nomem;
         forks += workers[i].calls[CALL_fork];
     }
-    if (c->limit_as_after != 0) model_fail("the run was too short to lower RLIMIT_AS in time");
+    if (limit_is_due()) model_fail("the run was too short to lower the limit in time");
     if (c->verbose) calls_print();
     double seconds = clock_seconds() - start;
     uint64_t lost = drain_all(), claimed = shadow_count();

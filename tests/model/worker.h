@@ -20,8 +20,9 @@
     X(realloc)                                                                                               \
     X(reallocarray)                                                                                          \
     X(aligned_alloc)                                                                                         \
-    X(memalign) X(posix_memalign) X(valloc) X(pvalloc) X(free) X(malloc_usable_size) X(free_sized)           \
-        X(free_aligned_sized) X(malloc_trim) X(operator_new) X(operator_delete) X(refused) X(fork)
+    X(memalign)                                                                                              \
+    X(posix_memalign) X(valloc) X(pvalloc) X(free) X(malloc_usable_size) X(free_sized) X(free_aligned_sized) \
+        X(malloc_trim) X(operator_new) X(operator_delete) X(refused) X(fork)
 
 enum model_call {
 #define X(name) CALL_##name,
