@@ -19,7 +19,7 @@ FAULTS = {
     "zero": r"FAILED: zeroes: block .* expected 0x00, found 0x01; in calloc",
     "align": r"FAILED: alignment: .* expected a multiple of",
     "errno": r"FAILED: errno: .* expected errno to stay \d+, found 5",
-    "null": r"FAILED: no memory: malloc of .* found NULL with error 12",
+    "null": r"FAILED: no memory: [a-z_]+ of .* found NULL with error 12",
     "refuse": r"FAILED: refused: .* expected NULL and ENOMEM",
     "einval": r"FAILED: refused: case 5",
     "usable-small": r"FAILED: usable size: .* found 0",
