@@ -137,7 +137,7 @@ fn arguments(text: &str) -> Result<(Vec<String>, &str), String> {
     Err("the closing parenthesis is missing".to_owned())
 }
 
-/// `12`, `0x10`, `1ull << 46`, `(1u << 20)`.
+/// `12`, `0x10`, `1ull << 46`, `(1u << 20)`, `UINT32_MAX`.
 fn number(text: &str) -> Result<u64, String> {
     let bad = || format!("{text} is not a constant that this parser knows");
     let text = text.trim();
@@ -154,6 +154,13 @@ fn number(text: &str) -> Result<u64, String> {
 }
 
 fn literal(text: &str) -> Option<u64> {
+    match text {
+        "INT32_MAX" => return Some(i32::MAX as u64),
+        "UINT32_MAX" => return Some(u64::from(u32::MAX)),
+        "INT64_MAX" => return Some(i64::MAX as u64),
+        "UINT64_MAX" | "SIZE_MAX" => return Some(u64::MAX),
+        _ => {}
+    }
     let digits = text.trim_end_matches(['u', 'l', 'U', 'L']);
     match digits.strip_prefix("0x") {
         Some(hex) => u64::from_str_radix(hex, 16).ok(),

@@ -219,7 +219,7 @@ mod tests {
     #[test]
     fn the_table_parser_reads_every_shape() {
         let rows = options_def::parse(
-            "/* WEIR_OPTION(no) */\nWEIR_OPTION(a, SIZE, 32ull << 20, 0x10, (1ull << 40), \"x, (y)\" \"z\")\n\
+            "/* WEIR_OPTION(no) */\nWEIR_OPTION(a, SIZE, 32ull << 20, 0x10, UINT64_MAX, \"x, (y)\" \"z\")\n\
              // no\nWEIR_OPTION_ENUM(b, 1, \"no|yes\", \"say \\\"hi\\\"\")",
         )
         .unwrap_or_else(|why| panic!("{why}"));
@@ -228,7 +228,7 @@ mod tests {
             [
                 options_def::Def {
                     name: "a".into(),
-                    kind: options_def::Kind::Size { default: 32 << 20, min: 16, max: 1 << 40 },
+                    kind: options_def::Kind::Size { default: 32 << 20, min: 16, max: u64::MAX },
                     help: "x, (y)z".into()
                 },
                 options_def::Def {

@@ -13,6 +13,7 @@ use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
 
 const WEIR: &str = env!("CARGO_BIN_EXE_weir");
 
@@ -271,7 +272,7 @@ fn children_are_reached_too() {
 #[test]
 fn a_static_program_is_named() {
     let scratch = Scratch::new();
-    let source = "#include <unistd.h>\nint main(void) { usleep(100000); return 4; }";
+    let source = "#include <unistd.h>\nint main(void) { usleep(300000); return 4; }";
     let program = compile(&scratch, "fixed", source, &["-static"]);
     let program = program.to_str().expect("UTF-8");
     let (output, report) = json(&[program]);
@@ -404,10 +405,15 @@ fn control_c_at_a_terminal_reaches_the_command_once_and_the_tool_reports() {
         let path = name.to_str().expect("UTF-8");
         File::options().read(true).write(true).open(path).expect("the other side")
     };
-    let script = "trap 'n=$((n+1))' INT; n=0; echo ready; i=0; \
-        while [ $i -lt 10 ]; do sleep 0.05; i=$((i+1)); done; echo count $n; exit 7";
+    // A shell would count two signals that arrive together as one.
+    let source = "#include <signal.h>\n#include <stdio.h>\n#include <time.h>\n\
+        static volatile sig_atomic_t count; static void on(int s) { (void)s; ++count; }\n\
+        int main(void) { signal(SIGINT, on); puts(\"ready\"); fflush(stdout);\n\
+        for (int i = 0; i < 50; ++i) nanosleep(&(struct timespec){0, 10000000}, 0);\n\
+        printf(\"count %d\\n\", (int)count); return 7; }";
+    let program = compile(&scratch, "counter", source, &[]);
     let mut command = tool(&["run", "--report"]);
-    command.arg(&report).args(["--", "sh", "-c", script]);
+    command.arg(&report).arg("--").arg(program);
     command.stdin(slave()).stdout(slave()).stderr(slave());
     // SAFETY: only system calls are made between fork and exec.
     unsafe {
@@ -443,8 +449,16 @@ fn the_tool_stops_and_goes_on_with_the_command() {
     let mut child = tool(&["run", "--quiet", "--", "sh", "-c", "kill -STOP $$; exit 3"])
         .spawn()
         .expect("the tool starts");
-    let waited = waitpid(Some(pid(&child)), WaitOptions::UNTRACED).expect("waitpid");
-    let (_, status) = waited.expect("a status");
+    // A tool that does not stop must fail the test, not hang it.
+    let status = (0..500).find_map(|_| {
+        std::thread::sleep(Duration::from_millis(10));
+        let options = WaitOptions::UNTRACED | WaitOptions::NOHANG;
+        waitpid(Some(pid(&child)), options).expect("waitpid")
+    });
+    if status.is_none() {
+        let _ = child.kill();
+    }
+    let (_, status) = status.expect("the tool stops");
     assert_eq!(status.stopping_signal(), Some(19));
     kill_process(pid(&child), Signal::CONT).expect("kill");
     assert_eq!(child.wait().expect("it ends").code(), Some(3));
