@@ -14,27 +14,25 @@
 #include <stdatomic.h>
 
 /* Every entry point of the allocator that the model calls. */
-/* clang-format off: it does not settle on this table */
-#define MODEL_CALLS(X) \
-    X(malloc) \
-    X(calloc) \
-    X(realloc) \
-    X(reallocarray) \
-    X(aligned_alloc) \
-    X(memalign) \
-    X(posix_memalign) \
-    X(valloc) \
-    X(pvalloc) \
-    X(free) \
-    X(malloc_usable_size) \
-    X(free_sized) \
-    X(free_aligned_sized) \
-    X(malloc_trim) \
-    X(operator_new) \
-    X(operator_delete) \
-    X(refused) \
+#define MODEL_CALLS(X)                                                                                       \
+    X(malloc)                                                                                                \
+    X(calloc)                                                                                                \
+    X(realloc)                                                                                               \
+    X(reallocarray)                                                                                          \
+    X(aligned_alloc)                                                                                         \
+    X(memalign)                                                                                              \
+    X(posix_memalign)                                                                                        \
+    X(valloc)                                                                                                \
+    X(pvalloc)                                                                                               \
+    X(free)                                                                                                  \
+    X(malloc_usable_size)                                                                                    \
+    X(free_sized)                                                                                            \
+    X(free_aligned_sized)                                                                                    \
+    X(malloc_trim)                                                                                           \
+    X(operator_new)                                                                                          \
+    X(operator_delete)                                                                                       \
+    X(refused)                                                                                               \
     X(fork)
-/* clang-format on */
 
 enum model_call {
 #define X(name) CALL_##name,
