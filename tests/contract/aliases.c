@@ -11,7 +11,9 @@
 static void *find(const char *name, int in_glibc)
 {
     void *symbol = dlsym(RTLD_DEFAULT, name);
-    if (getenv("CONTRACT_LIB") != NULL) {
+    /* But for this one: it is private to glibc and does no more than call the realloc that is in force. */
+    int may_be_glibc = strcmp(name, "__libc_reallocarray") == 0;
+    if (getenv("CONTRACT_LIB") != NULL && !may_be_glibc) {
         if (!EXPECT(contract_is_from_lib(symbol)))
             contract_say(1, "  %s is not the library's\n", name);
     } else if (in_glibc) {

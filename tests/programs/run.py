@@ -50,6 +50,8 @@ ROUNDS = 3
 ROUNDS_MORE = 4          # added before a run is called slower
 RATIO_MAX = 1.25         # of wall time; noise on a shared machine stays below it
 SLOWER_MIN_S = 0.15      # and a difference that is none
+PEAK_RATIO_MAX = 2.0     # of peak resident memory: memory that is stranded, not a matter of size classes
+PEAK_MIN_KIB = 32 * 1024 # and a difference that is none
 
 WIRE_MAGIC = 0x3152495745524957
 WIRE_HEADER = struct.Struct("<QIIIII36x")
@@ -234,6 +236,8 @@ def measure(run, input_dir, options):
     (plain_s, plain_kib), (ours_s, ours_kib) = medians(plain), medians(ours)
     row = (f"{run.name:22} {plain_s:8.2f} {ours_s:8.2f} {ours_s / plain_s:6.2f} {plain_kib / 1024:9.1f} {ours_kib / 1024:9.1f} "
            f"{ours_kib / plain_kib:6.2f} {processes:5}")
+    if options.bounded and ours_kib > plain_kib * PEAK_RATIO_MAX and ours_kib - plain_kib > PEAK_MIN_KIB:
+        raise Failure(f"more than {PEAK_RATIO_MAX} times the system's peak resident memory\n    {row}")
     if is_slower():
         raise Failure(f"slower than {RATIO_MAX} times the system's malloc over {len(ours)} rounds\n    {row}")
     return row
@@ -243,7 +247,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--lib", required=True, type=pathlib.Path, help="library to preload")
     parser.add_argument("--bounded", action="store_true",
-                        help=f"small inputs, and time above {RATIO_MAX} times the system's malloc fails: what CI runs")
+                        help=f"small inputs; time above {RATIO_MAX} or peak memory above {PEAK_RATIO_MAX} times the system's fails: what CI runs")
     parser.add_argument("--rounds", type=int, default=ROUNDS, help="interleaved rounds; medians are reported")
     parser.add_argument("--only", default="", help="regular expression on the runs' names")
     parser.add_argument("--any-library", action="store_true",
