@@ -15,18 +15,16 @@
 
 enum { KINDS = 3, FORKS = 60 };
 
-static void *held[KINDS];
+static void* held[KINDS];
 static int prepared[KINDS];
 static int ended_in_parent[KINDS];
 static int ended_in_child[KINDS];
 static int stop;
 
-static void allocate_some(int kind)
-{
+static void allocate_some(int kind) {
     for (size_t n = 1; n < 400000; n = n * 3 + 5) {
-        char *p = malloc(n);
-        if (!EXPECT(p != NULL))
-            return;
+        char* p = malloc(n);
+        if (!EXPECT(p != NULL)) return;
         p[0] = 1;
         p = realloc(p, n * 2);
         EXPECT(p != NULL && p[0] == 1);
@@ -36,47 +34,39 @@ static void allocate_some(int kind)
     held[kind] = malloc(100 + (size_t)kind);
 }
 
-#define HANDLERS(kind)                                                     \
-    static void prepare_##kind(void) { prepared[kind]++, allocate_some(kind); }        \
-    static void parent_##kind(void) { ended_in_parent[kind]++, allocate_some(kind); }  \
+#define HANDLERS(kind)                                                                                       \
+    static void prepare_##kind(void) { prepared[kind]++, allocate_some(kind); }                              \
+    static void parent_##kind(void) { ended_in_parent[kind]++, allocate_some(kind); }                        \
     static void child_##kind(void) { ended_in_child[kind]++, allocate_some(kind); }
 HANDLERS(0)
 HANDLERS(1)
 HANDLERS(2)
 
-static void register_early(void)
-{
-    pthread_atfork(prepare_0, parent_0, child_0);
-}
+static void register_early(void) { pthread_atfork(prepare_0, parent_0, child_0); }
 __attribute__((section(".preinit_array"), used)) static void (*const at_preinit)(void) = register_early;
 
-__attribute__((constructor(101))) static void register_in_constructor(void)
-{
+__attribute__((constructor(101))) static void register_in_constructor(void) {
     pthread_atfork(prepare_1, parent_1, child_1);
 }
 
-static void *churn(void *unused)
-{
-    void *mine[64] = {0};
+static void* churn(void* unused) {
+    void* mine[64] = {0};
     uint64_t seed = 3;
     while (!__atomic_load_n(&stop, __ATOMIC_RELAXED)) {
         size_t i = contract_random(&seed) % 64;
         free(mine[i]);
         mine[i] = malloc(contract_random(&seed) % 70000);
     }
-    for (int i = 0; i < 64; i++)
-        free(mine[i]);
+    for (int i = 0; i < 64; i++) free(mine[i]);
     return unused;
 }
 
-int main(int argc, char **argv)
-{
+int main(int argc, char** argv) {
     contract_begin();
     pthread_t thread;
     int is_mt = argc > 1 && strcmp(argv[1], "mt") == 0;
     pthread_atfork(prepare_2, parent_2, child_2);
-    if (is_mt)
-        EXPECT_EQ(pthread_create(&thread, NULL, churn, NULL), 0);
+    if (is_mt) EXPECT_EQ(pthread_create(&thread, NULL, churn, NULL), 0);
     alarm(40);
     for (int i = 0; i < FORKS; i++) {
         pid_t pid = fork();
@@ -88,8 +78,7 @@ int main(int argc, char **argv)
                 allocate_some(kind);
             }
             pid_t again = fork();
-            if (again == 0)
-                _exit(contract_failed());
+            if (again == 0) _exit(contract_failed());
             EXPECT_CHILD_OK(again);
             _exit(contract_failed());
         }
@@ -102,7 +91,6 @@ int main(int argc, char **argv)
         free(held[kind]);
     }
     __atomic_store_n(&stop, 1, __ATOMIC_RELAXED);
-    if (is_mt)
-        pthread_join(thread, NULL);
+    if (is_mt) pthread_join(thread, NULL);
     return contract_end();
 }

@@ -10,17 +10,14 @@
 
 enum { COUNT = 16 };
 
-static void *blocks[COUNT];
+static void* blocks[COUNT];
 
-static void *free_all(void *unused)
-{
-    for (int k = 0; k < COUNT; k++)
-        free(blocks[k]);
+static void* free_all(void* unused) {
+    for (int k = 0; k < COUNT; k++) free(blocks[k]);
     return unused;
 }
 
-static void dirty(size_t n)
-{
+static void dirty(size_t n) {
     for (int k = 0; k < COUNT; k++) {
         blocks[k] = malloc(n);
         EXPECT(blocks[k] != NULL);
@@ -28,10 +25,9 @@ static void dirty(size_t n)
     }
 }
 
-static void expect_zeros(size_t n)
-{
+static void expect_zeros(size_t n) {
     for (int k = 0; k < COUNT; k++) {
-        char *p = calloc(k % 2 ? n : 1, k % 2 ? 1 : n);
+        char* p = calloc(k % 2 ? n : 1, k % 2 ? 1 : n);
         EXPECT(p != NULL && contract_is_zero(p, n));
         EXPECT_EQ((uintptr_t)p % 16, 0);
         memset(p, 0x5a, n);
@@ -40,8 +36,7 @@ static void expect_zeros(size_t n)
     free_all(NULL);
 }
 
-int main(void)
-{
+int main(void) {
     contract_begin();
     for (size_t n = 1; n < 6u << 20; n += n / 3 + 1) {
         dirty(n);
@@ -54,9 +49,8 @@ int main(void)
         expect_zeros(n);
         /* A block that shrinks gives its tail back dirty; calloc may get the tail. */
         dirty(n);
-        for (int k = 0; k < COUNT; k++)
-            blocks[k] = realloc(blocks[k], n / 4 + 1);
-        char *p = calloc(3, n / 4 + 1);
+        for (int k = 0; k < COUNT; k++) blocks[k] = realloc(blocks[k], n / 4 + 1);
+        char* p = calloc(3, n / 4 + 1);
         EXPECT(p != NULL && contract_is_zero(p, 3 * (n / 4 + 1)));
         free(p);
         free_all(NULL);

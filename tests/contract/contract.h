@@ -12,7 +12,7 @@
 #define CONTRACT_H
 
 #ifndef _GNU_SOURCE
-#define _GNU_SOURCE 1
+#    define _GNU_SOURCE 1
 #endif
 
 #include <dlfcn.h>
@@ -35,8 +35,8 @@
 #include <unistd.h>
 
 #define CONTRACT_UNUSED __attribute__((unused))
-#define CONTRACT_SHOWN_MAX 2    /* failures of one line that are printed in full; the rest is counted */
-#define CONTRACT_LINES 1024     /* lines that are told apart */
+#define CONTRACT_SHOWN_MAX 2 /* failures of one line that are printed in full; the rest is counted */
+#define CONTRACT_LINES 1024  /* lines that are told apart */
 
 /* Sync: the counters are atomic, relaxed: only the sum at the end matters. */
 struct contract_tally {
@@ -45,45 +45,42 @@ struct contract_tally {
     unsigned shown[CONTRACT_LINES];
 };
 
-static struct contract_tally *contract_tally_page;
+static struct contract_tally* contract_tally_page;
 
 /* Formats into a stack buffer and writes it at once: no stdio buffer, which would come from the heap. */
-__attribute__((format(printf, 2, 3))) CONTRACT_UNUSED static void contract_say(int fd, const char *format, ...)
-{
+__attribute__((format(printf, 2, 3))) CONTRACT_UNUSED static void contract_say(int fd, const char* format,
+                                                                               ...) {
     char line[1024];
     va_list ap;
     va_start(ap, format);
     int n = vsnprintf(line, sizeof line, format, ap);
     va_end(ap);
-    if (n > (int)sizeof line - 1)
-        n = (int)sizeof line - 1;
-    if (n > 0 && write(fd, line, (size_t)n) < 0)
-        _exit(99);
+    if (n > (int)sizeof line - 1) n = (int)sizeof line - 1;
+    if (n > 0 && write(fd, line, (size_t)n) < 0) _exit(99);
 }
 
-CONTRACT_UNUSED static struct contract_tally *contract_tally_get(void)
-{
+CONTRACT_UNUSED static struct contract_tally* contract_tally_get(void) {
     if (contract_tally_page == NULL) {
-        void *page = mmap(NULL, sizeof *contract_tally_page, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+        void* page = mmap(NULL, sizeof *contract_tally_page, PROT_READ | PROT_WRITE,
+                          MAP_SHARED | MAP_ANONYMOUS, -1, 0);
         if (page == MAP_FAILED) {
             contract_say(2, "contract: no page for the tally\n");
             _exit(98);
         }
-        contract_tally_page = (struct contract_tally *)page;
+        contract_tally_page = (struct contract_tally*)page;
     }
     return contract_tally_page;
 }
 
 /* One check; true when it held. Keeps errno, so that a check of errno may follow. */
-CONTRACT_UNUSED static int contract_check(int held, const char *file, int line, const char *what, int shows_values,
-                                          long long left, long long right)
-{
+CONTRACT_UNUSED static int contract_check(int held, const char* file, int line, const char* what,
+                                          int shows_values, long long left, long long right) {
     int saved_errno = errno;
-    struct contract_tally *tally = contract_tally_get();
+    struct contract_tally* tally = contract_tally_get();
     __atomic_fetch_add(&tally->checks, 1, __ATOMIC_RELAXED);
-    if (!held)
-        __atomic_fetch_add(&tally->failures, 1, __ATOMIC_RELAXED);
-    if (!held && __atomic_fetch_add(&tally->shown[line % CONTRACT_LINES], 1, __ATOMIC_RELAXED) < CONTRACT_SHOWN_MAX) {
+    if (!held) __atomic_fetch_add(&tally->failures, 1, __ATOMIC_RELAXED);
+    if (!held &&
+        __atomic_fetch_add(&tally->shown[line % CONTRACT_LINES], 1, __ATOMIC_RELAXED) < CONTRACT_SHOWN_MAX) {
         if (shows_values)
             contract_say(1, "%s:%d: expected %s: %lld (0x%llx) and %lld (0x%llx)\n", file, line, what, left,
                          (unsigned long long)left, right, (unsigned long long)right);
@@ -101,11 +98,10 @@ CONTRACT_UNUSED static int contract_check(int held, const char *file, int line, 
 #define EXPECT_LE(a, b) contract_compare_le((long long)(a), (long long)(b), __FILE__, __LINE__, #a " <= " #b)
 #define EXPECT_GE(a, b) contract_compare_ge((long long)(a), (long long)(b), __FILE__, __LINE__, #a " >= " #b)
 
-#define CONTRACT_COMPARE(name, op)                                                                             \
-    CONTRACT_UNUSED static int contract_compare_##name(long long a, long long b, const char *file, int line,  \
-                                                       const char *what)                                       \
-    {                                                                                                          \
-        return contract_check(a op b, file, line, what, 1, a, b);                                              \
+#define CONTRACT_COMPARE(name, op)                                                                           \
+    CONTRACT_UNUSED static int contract_compare_##name(long long a, long long b, const char* file, int line, \
+                                                       const char* what) {                                   \
+        return contract_check(a op b, file, line, what, 1, a, b);                                            \
     }
 CONTRACT_COMPARE(eq, ==)
 CONTRACT_COMPARE(ne, !=)
@@ -113,26 +109,22 @@ CONTRACT_COMPARE(le, <=)
 CONTRACT_COMPARE(ge, >=)
 
 /* True when the allocator on trial is weir. */
-CONTRACT_UNUSED static int contract_is_weir(void)
-{
-    return dlsym(RTLD_DEFAULT, "weir_version") != NULL;
-}
+CONTRACT_UNUSED static int contract_is_weir(void) { return dlsym(RTLD_DEFAULT, "weir_version") != NULL; }
 
 /* True when `symbol` is defined by the library that CONTRACT_LIB names. */
-CONTRACT_UNUSED static int contract_is_from_lib(const void *symbol)
-{
-    const char *lib = getenv("CONTRACT_LIB");
+CONTRACT_UNUSED static int contract_is_from_lib(const void* symbol) {
+    const char* lib = getenv("CONTRACT_LIB");
     Dl_info info;
     char wanted[4096];
     char found[4096];
     return lib != NULL && symbol != NULL && dladdr(symbol, &info) != 0 && info.dli_fname != NULL &&
-           realpath(lib, wanted) != NULL && realpath(info.dli_fname, found) != NULL && strcmp(wanted, found) == 0;
+           realpath(lib, wanted) != NULL && realpath(info.dli_fname, found) != NULL &&
+           strcmp(wanted, found) == 0;
 }
 
 /* Where the run is one under a library, checks that malloc and free are the library's: a run of glibc's
  * malloc must not pass for one of the library's. */
-CONTRACT_UNUSED static void contract_begin(void)
-{
+CONTRACT_UNUSED static void contract_begin(void) {
     contract_tally_get();
     if (getenv("CONTRACT_LIB") != NULL) {
         EXPECT(contract_is_from_lib(dlsym(RTLD_DEFAULT, "malloc")));
@@ -142,14 +134,12 @@ CONTRACT_UNUSED static void contract_begin(void)
     __atomic_store_n(&contract_tally_page->checks, 0, __ATOMIC_RELAXED);
 }
 
-CONTRACT_UNUSED static int contract_failed(void)
-{
+CONTRACT_UNUSED static int contract_failed(void) {
     return __atomic_load_n(&contract_tally_get()->failures, __ATOMIC_RELAXED) != 0;
 }
 
 /* Prints the tally; the value for main to return or to hand to _exit. */
-CONTRACT_UNUSED static int contract_end(void)
-{
+CONTRACT_UNUSED static int contract_end(void) {
     unsigned long checks = __atomic_load_n(&contract_tally_get()->checks, __ATOMIC_RELAXED);
     unsigned long failures = __atomic_load_n(&contract_tally_get()->failures, __ATOMIC_RELAXED);
     contract_say(1, "contract: %lu checks, %lu failures\n", checks, failures);
@@ -158,14 +148,11 @@ CONTRACT_UNUSED static int contract_end(void)
 
 /* Waits for a child and checks that it ended by exit(0). */
 #define EXPECT_CHILD_OK(pid) contract_child_ok((pid), __FILE__, __LINE__)
-CONTRACT_UNUSED static int contract_child_ok(pid_t pid, const char *file, int line)
-{
+CONTRACT_UNUSED static int contract_child_ok(pid_t pid, const char* file, int line) {
     int status = -1;
     pid_t got;
-    if (!contract_check(pid > 0, file, line, "a child", 1, pid, 1))
-        return 0;
-    do
-        got = waitpid(pid, &status, 0);
+    if (!contract_check(pid > 0, file, line, "a child", 1, pid, 1)) return 0;
+    do got = waitpid(pid, &status, 0);
     while (got < 0 && errno == EINTR);
     if (WIFSIGNALED(status))
         contract_say(1, "%s:%d: child ended by signal %d%s\n", file, line, WTERMSIG(status),
@@ -174,30 +161,25 @@ CONTRACT_UNUSED static int contract_child_ok(pid_t pid, const char *file, int li
 }
 
 /* A field of /proc/self/status in KiB ("VmRSS:", "VmHWM:", "VmSize:"), or -1. */
-CONTRACT_UNUSED static long contract_status_kib(const char *field)
-{
+CONTRACT_UNUSED static long contract_status_kib(const char* field) {
     char text[8192];
     int fd = open("/proc/self/status", O_RDONLY | O_CLOEXEC);
     ssize_t n = fd < 0 ? -1 : read(fd, text, sizeof text - 1);
-    if (fd >= 0)
-        close(fd);
-    if (n <= 0)
-        return -1;
+    if (fd >= 0) close(fd);
+    if (n <= 0) return -1;
     text[n] = '\0';
-    const char *at = strstr(text, field);
+    const char* at = strstr(text, field);
     return at == NULL ? -1 : strtol(at + strlen(field), NULL, 10);
 }
 
-CONTRACT_UNUSED static double contract_seconds(void)
-{
+CONTRACT_UNUSED static double contract_seconds(void) {
     struct timespec now;
     clock_gettime(CLOCK_MONOTONIC, &now);
     return (double)now.tv_sec + (double)now.tv_nsec * 1e-9;
 }
 
 /* xorshift64*: a seeded stream of numbers, the same in every run. */
-CONTRACT_UNUSED static uint64_t contract_random(uint64_t *state)
-{
+CONTRACT_UNUSED static uint64_t contract_random(uint64_t* state) {
     *state ^= *state >> 12;
     *state ^= *state << 25;
     *state ^= *state >> 27;
@@ -206,40 +188,32 @@ CONTRACT_UNUSED static uint64_t contract_random(uint64_t *state)
 
 /* Fills with a pattern that depends on the seed and the position; `contract_holds` tells whether all of
  * it is still there. */
-CONTRACT_UNUSED static void contract_fill(void *p, size_t bytes, unsigned seed)
-{
-    unsigned char *at = (unsigned char *)p;
-    for (size_t i = 0; i < bytes; i++)
-        at[i] = (unsigned char)(seed + i * 7u + (i >> 8));
+CONTRACT_UNUSED static void contract_fill(void* p, size_t bytes, unsigned seed) {
+    unsigned char* at = (unsigned char*)p;
+    for (size_t i = 0; i < bytes; i++) at[i] = (unsigned char)(seed + i * 7u + (i >> 8));
 }
 
-CONTRACT_UNUSED static int contract_holds(const void *p, size_t bytes, unsigned seed)
-{
-    const unsigned char *at = (const unsigned char *)p;
+CONTRACT_UNUSED static int contract_holds(const void* p, size_t bytes, unsigned seed) {
+    const unsigned char* at = (const unsigned char*)p;
     for (size_t i = 0; i < bytes; i++)
-        if (at[i] != (unsigned char)(seed + i * 7u + (i >> 8)))
-            return 0;
+        if (at[i] != (unsigned char)(seed + i * 7u + (i >> 8))) return 0;
     return 1;
 }
 
-CONTRACT_UNUSED static int contract_is_zero(const void *p, size_t bytes)
-{
-    const unsigned char *at = (const unsigned char *)p;
+CONTRACT_UNUSED static int contract_is_zero(const void* p, size_t bytes) {
+    const unsigned char* at = (const unsigned char*)p;
     for (size_t i = 0; i < bytes; i++)
-        if (at[i] != 0)
-            return 0;
+        if (at[i] != 0) return 0;
     return 1;
 }
 
 /* Hides a value from the optimiser: sizes that no program may ask for, and blocks it may not elide. */
-CONTRACT_UNUSED static size_t contract_opaque(size_t value)
-{
+CONTRACT_UNUSED static size_t contract_opaque(size_t value) {
     __asm__ volatile("" : "+r"(value));
     return value;
 }
 
-CONTRACT_UNUSED static void *contract_opaque_pointer(void *value)
-{
+CONTRACT_UNUSED static void* contract_opaque_pointer(void* value) {
     __asm__ volatile("" : "+r"(value) : : "memory");
     return value;
 }

@@ -14,8 +14,8 @@ enum { THREADS = 3, FIBERS = 12, SWITCHES = 400, SLOTS = 50, STACK = 256 * 1024 
 
 struct fiber {
     ucontext_t context;
-    ucontext_t *resumer;
-    unsigned char *slots[SLOTS];
+    ucontext_t* resumer;
+    unsigned char* slots[SLOTS];
     int number;
     int switches;
     int threads_seen;
@@ -23,14 +23,13 @@ struct fiber {
 };
 
 static struct fiber fibers[FIBERS];
-static struct fiber *queue[FIBERS];
+static struct fiber* queue[FIBERS];
 static int queued;
 static int ended;
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 
-static void fiber_main(int number)
-{
-    struct fiber *self = &fibers[number];
+static void fiber_main(int number) {
+    struct fiber* self = &fibers[number];
     uint64_t seed = 100 + (uint64_t)number;
     int kept = 1;
     for (; self->switches < SWITCHES; self->switches++) {
@@ -39,20 +38,17 @@ static void fiber_main(int number)
             size_t n = contract_random(&seed) % 2000 + 1;
             kept &= self->slots[i] == NULL || self->slots[i][0] == (unsigned char)(number + (int)i);
             free(self->slots[i]);
-            if (k == 10)
-                swapcontext(&self->context, self->resumer);
+            if (k == 10) swapcontext(&self->context, self->resumer);
             self->slots[i] = malloc(n);
             self->slots[i][0] = (unsigned char)(number + (int)i);
         }
     }
     EXPECT(kept);
-    for (int i = 0; i < SLOTS; i++)
-        free(self->slots[i]);
+    for (int i = 0; i < SLOTS; i++) free(self->slots[i]);
 }
 
-static struct fiber *fiber_take(void)
-{
-    struct fiber *fiber = NULL;
+static struct fiber* fiber_take(void) {
+    struct fiber* fiber = NULL;
     pthread_mutex_lock(&lock);
     if (queued > 0) {
         fiber = queue[0];
@@ -62,11 +58,10 @@ static struct fiber *fiber_take(void)
     return fiber;
 }
 
-static void *thread_main(void *number)
-{
+static void* thread_main(void* number) {
     ucontext_t here;
     while (__atomic_load_n(&ended, __ATOMIC_ACQUIRE) < FIBERS) {
-        struct fiber *fiber = fiber_take();
+        struct fiber* fiber = fiber_take();
         if (fiber == NULL) {
             sched_yield();
             continue;
@@ -82,27 +77,25 @@ static void *thread_main(void *number)
         pthread_mutex_lock(&lock);
         queue[queued++] = fiber;
         pthread_mutex_unlock(&lock);
-        if (contract_opaque((size_t)fiber->switches) % 8 == 0)
-            sched_yield();
+        if (contract_opaque((size_t)fiber->switches) % 8 == 0) sched_yield();
     }
     return NULL;
 }
 
 /* Of a fiber's end: it returns to the context of the thread that resumed it last. */
-static void fiber_start(int number)
-{
+static void fiber_start(int number) {
     fiber_main(number);
     setcontext(fibers[number].resumer);
 }
 
-int main(void)
-{
+int main(void) {
     contract_begin();
     for (int i = 0; i < FIBERS; i++) {
-        struct fiber *fiber = &fibers[i];
+        struct fiber* fiber = &fibers[i];
         fiber->number = i;
         EXPECT_EQ(getcontext(&fiber->context), 0);
-        fiber->context.uc_stack.ss_sp = mmap(NULL, STACK, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        fiber->context.uc_stack.ss_sp =
+            mmap(NULL, STACK, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
         fiber->context.uc_stack.ss_size = STACK;
         EXPECT(fiber->context.uc_stack.ss_sp != MAP_FAILED);
         makecontext(&fiber->context, (void (*)(void))fiber_start, 1, i);
@@ -110,9 +103,8 @@ int main(void)
     }
     pthread_t threads[THREADS];
     for (uintptr_t i = 0; i < THREADS; i++)
-        EXPECT_EQ(pthread_create(&threads[i], NULL, thread_main, (void *)i), 0);
-    for (int i = 0; i < THREADS; i++)
-        pthread_join(threads[i], NULL);
+        EXPECT_EQ(pthread_create(&threads[i], NULL, thread_main, (void*)i), 0);
+    for (int i = 0; i < THREADS; i++) pthread_join(threads[i], NULL);
     int moved = 0;
     for (int i = 0; i < FIBERS; i++) {
         EXPECT_EQ(fibers[i].switches, SWITCHES);

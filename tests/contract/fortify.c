@@ -13,20 +13,17 @@
 #include <signal.h>
 
 #if !defined(__USE_FORTIFY_LEVEL) || __USE_FORTIFY_LEVEL < 3
-#error "this program is about _FORTIFY_SOURCE=3"
+#    error "this program is about _FORTIFY_SOURCE=3"
 #endif
 
-__attribute__((alloc_size(2), noinline, noipa)) static void *expand_to_usable(void *p, size_t n)
-{
+__attribute__((alloc_size(2), noinline, noipa)) static void* expand_to_usable(void* p, size_t n) {
     (void)n;
     return contract_opaque_pointer(p);
 }
 
-static void test_whole_usable_size(size_t n)
-{
-    char *p = malloc(n);
-    if (!EXPECT(p != NULL))
-        return;
+static void test_whole_usable_size(size_t n) {
+    char* p = malloc(n);
+    if (!EXPECT(p != NULL)) return;
     memset(p, 1, n);
     size_t usable = malloc_usable_size(p);
     EXPECT_GE(usable, n);
@@ -35,8 +32,7 @@ static void test_whole_usable_size(size_t n)
     EXPECT(usable == 0 || p[usable - 1] == 2);
     if (usable > 0) {
         p = realloc(p, usable);
-        if (!EXPECT(p != NULL))
-            return;
+        if (!EXPECT(p != NULL)) return;
         EXPECT_GE(malloc_usable_size(p), usable);
         memset(p, 3, usable);
         EXPECT(p[usable - 1] == 3 && p[0] == 3);
@@ -51,8 +47,7 @@ static void test_whole_usable_size(size_t n)
 }
 
 /* Fortification is really on: one byte past the request aborts. */
-static void test_fortified(void)
-{
+static void test_fortified(void) {
     fflush(stdout);
     pid_t pid = fork();
     if (pid == 0) {
@@ -61,7 +56,7 @@ static void test_fortified(void)
         struct rlimit none = {0, 0};
         setrlimit(RLIMIT_CORE, &none);
         size_t n = contract_opaque(20);
-        char *p = malloc(n);
+        char* p = malloc(n);
         memset(p, 1, n + contract_opaque(1));
         contract_opaque_pointer(p);
         _exit(0);
@@ -71,8 +66,7 @@ static void test_fortified(void)
     EXPECT(WIFSIGNALED(status) && WTERMSIG(status) == SIGABRT);
 }
 
-int main(void)
-{
+int main(void) {
     contract_begin();
     for (size_t n = 1; n < 4u << 20; n = n < 1100 ? n + 1 : n + n / 3)
         test_whole_usable_size(contract_opaque(n));

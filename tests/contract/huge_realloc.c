@@ -12,43 +12,36 @@
 enum { PAGE = 4096, STEPS_MAX_S = 10 };
 #define LARGEST ((size_t)1 << 30)
 
-static void stamp(char *p, size_t from, size_t to)
-{
+static void stamp(char* p, size_t from, size_t to) {
     for (size_t at = (from + PAGE - 1) / PAGE * PAGE; at + sizeof(size_t) <= to; at += PAGE)
         memcpy(p + at, &at, sizeof at);
 }
 
-static int stamped(const char *p, size_t bytes)
-{
+static int stamped(const char* p, size_t bytes) {
     for (size_t at = 0; at + sizeof(size_t) <= bytes; at += PAGE) {
         size_t found;
         memcpy(&found, p + at, sizeof found);
-        if (found != at)
-            return 0;
+        if (found != at) return 0;
     }
     return 1;
 }
 
 /* Two blocks grow in turns, so that neither always has the room behind it free. */
-static void test_growth(size_t largest, int turns)
-{
-    char *blocks[2] = {NULL, NULL};
+static void test_growth(size_t largest, int turns) {
+    char* blocks[2] = {NULL, NULL};
     size_t size = 0;
     double start = contract_seconds();
     for (size_t n = 1 << 20; size < largest; n = n + n / 2) {
-        if (n > largest)
-            n = largest;
+        if (n > largest) n = largest;
         for (int b = 0; b < turns; b++) {
-            char *p = realloc(blocks[b], n);
-            if (!EXPECT(p != NULL))
-                return;
+            char* p = realloc(blocks[b], n);
+            if (!EXPECT(p != NULL)) return;
             stamp(p, size, n);
             blocks[b] = p;
         }
         size = n;
     }
-    for (int b = 0; b < turns; b++)
-        EXPECT(stamped(blocks[b], size));
+    for (int b = 0; b < turns; b++) EXPECT(stamped(blocks[b], size));
     EXPECT_LE(contract_seconds() - start, 20);
     long resident = contract_status_kib("VmHWM:");
     EXPECT_GE(resident, (long)(largest * (size_t)turns / 1024));
@@ -60,21 +53,18 @@ static void test_growth(size_t largest, int turns)
         }
     /* What a shrinking realloc cut off is back with the kernel. */
     EXPECT_LE(contract_status_kib("VmRSS:"), 64 * 1024);
-    for (int b = 0; b < turns; b++)
-        free(blocks[b]);
+    for (int b = 0; b < turns; b++) free(blocks[b]);
     EXPECT_LE(contract_status_kib("VmRSS:"), 64 * 1024);
 }
 
 /* From the smallest blocks up, one byte-ish step at a time would be quadratic if each step copied. */
-static void test_small_steps(void)
-{
+static void test_small_steps(void) {
     double start = contract_seconds();
-    char *p = NULL;
+    char* p = NULL;
     size_t bytes = 0;
     for (; bytes < 64u << 20 && contract_seconds() - start < STEPS_MAX_S; bytes += 8192) {
         p = realloc(p, bytes + 8192);
-        if (!EXPECT(p != NULL))
-            return;
+        if (!EXPECT(p != NULL)) return;
         stamp(p, bytes, bytes + 8192);
     }
     EXPECT(stamped(p, bytes));
@@ -82,8 +72,7 @@ static void test_small_steps(void)
     free(p);
 }
 
-int main(void)
-{
+int main(void) {
     contract_begin();
     test_growth(LARGEST / 2, 2);
     test_growth(LARGEST, 1);

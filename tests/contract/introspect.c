@@ -12,10 +12,9 @@
 enum { COUNT = 100000, BLOCK = 1000 };
 #define BYTES ((long long)COUNT * BLOCK)
 
-static void *blocks[COUNT];
+static void* blocks[COUNT];
 
-static void *allocate_half(void *from)
-{
+static void* allocate_half(void* from) {
     size_t first = (size_t)(uintptr_t)from;
     for (size_t i = first; i < first + COUNT / 2; i++) {
         blocks[i] = malloc(BLOCK);
@@ -24,24 +23,21 @@ static void *allocate_half(void *from)
     return NULL;
 }
 
-static void allocate_all(void)
-{
+static void allocate_all(void) {
     pthread_t thread;
-    EXPECT_EQ(pthread_create(&thread, NULL, allocate_half, (void *)(uintptr_t)(COUNT / 2)), 0);
+    EXPECT_EQ(pthread_create(&thread, NULL, allocate_half, (void*)(uintptr_t)(COUNT / 2)), 0);
     allocate_half(NULL);
     pthread_join(thread, NULL);
 }
 
 /* The largest number in a text. */
-static unsigned long long largest_number(const char *text)
-{
+static unsigned long long largest_number(const char* text) {
     unsigned long long largest = 0;
     while (*text != '\0') {
         if (isdigit((unsigned char)*text)) {
-            char *end;
+            char* end;
             unsigned long long value = strtoull(text, &end, 10);
-            if (value > largest)
-                largest = value;
+            if (value > largest) largest = value;
             text = end;
         } else {
             text++;
@@ -51,40 +47,32 @@ static unsigned long long largest_number(const char *text)
 }
 
 /* One root element, tags balanced, attributes quoted: enough of XML for what malloc_info may write. */
-static int is_balanced_xml(const char *text)
-{
+static int is_balanced_xml(const char* text) {
     static char open[64][64];
     int depth = 0;
     int roots = 0;
     while (*text != '\0') {
         if (*text != '<') {
-            if (depth == 0 && !isspace((unsigned char)*text))
-                return 0;
+            if (depth == 0 && !isspace((unsigned char)*text)) return 0;
             text++;
             continue;
         }
-        const char *end = strchr(text, '>');
-        if (end == NULL || memchr(text + 1, '<', (size_t)(end - text - 1)) != NULL)
-            return 0;
+        const char* end = strchr(text, '>');
+        if (end == NULL || memchr(text + 1, '<', (size_t)(end - text - 1)) != NULL) return 0;
         int quotes = 0;
-        for (const char *at = text; at < end; at++)
-            quotes += *at == '"';
-        if (quotes % 2 != 0)
-            return 0;
+        for (const char* at = text; at < end; at++) quotes += *at == '"';
+        if (quotes % 2 != 0) return 0;
         int closes = text[1] == '/';
         char name[64] = "";
         sscanf(text + 1 + closes, "%63[A-Za-z0-9_:-]", name);
         if (text[1] == '?') {
-            if (depth != 0 || roots != 0)
-                return 0;
+            if (depth != 0 || roots != 0) return 0;
         } else if (name[0] == '\0') {
             return 0;
         } else if (closes) {
-            if (depth == 0 || strcmp(open[--depth], name) != 0)
-                return 0;
+            if (depth == 0 || strcmp(open[--depth], name) != 0) return 0;
         } else if (end[-1] != '/') {
-            if (depth == 64 || (depth == 0 && roots++ != 0))
-                return 0;
+            if (depth == 64 || (depth == 0 && roots++ != 0)) return 0;
             strcpy(open[depth++], name);
         }
         text = end + 1;
@@ -92,8 +80,7 @@ static int is_balanced_xml(const char *text)
     return depth == 0 && roots == 1;
 }
 
-static void test_xml_checker(void)
-{
+static void test_xml_checker(void) {
     EXPECT(is_balanced_xml("<malloc version=\"1\">\n<heap nr=\"0\"/><a></a></malloc>\n"));
     EXPECT(!is_balanced_xml("<malloc><heap></malloc>"));
     EXPECT(!is_balanced_xml("<malloc version=\"1></malloc>"));
@@ -104,9 +91,8 @@ static void test_xml_checker(void)
 
 static char report[1 << 20];
 
-static void read_info(void)
-{
-    FILE *file = tmpfile();
+static void read_info(void) {
+    FILE* file = tmpfile();
     EXPECT(file != NULL);
     fprintf(file, "%s", ""); /* the buffer exists before the report walks the heap */
     EXPECT_EQ(malloc_info(0, file), 0);
@@ -116,20 +102,17 @@ static void read_info(void)
     fclose(file);
 }
 
-static void test_info(int holds)
-{
+static void test_info(int holds) {
     read_info();
     EXPECT(is_balanced_xml(report));
     EXPECT(strncmp(report, "<malloc", 7) == 0);
-    if (holds)
-        EXPECT_GE(largest_number(report), BYTES);
+    if (holds) EXPECT_GE(largest_number(report), BYTES);
     EXPECT(malloc_info(1, stdout) != 0);
 }
 
 /* malloc_stats writes to stderr; glibc's also to the stdio stream of that name. */
-static void test_stats(int holds)
-{
-    FILE *file = tmpfile();
+static void test_stats(int holds) {
+    FILE* file = tmpfile();
     EXPECT(file != NULL);
     fflush(stderr);
     int saved = dup(2);
@@ -143,19 +126,16 @@ static void test_stats(int holds)
     report[n] = '\0';
     fclose(file);
     EXPECT_GE(n, 20);
-    if (holds)
-        EXPECT_GE(largest_number(report), BYTES);
+    if (holds) EXPECT_GE(largest_number(report), BYTES);
 }
 
-static long long in_use(void)
-{
+static long long in_use(void) {
     struct mallinfo2 info = mallinfo2();
     EXPECT_GE(info.arena + info.hblkhd, info.uordblks);
     return (long long)info.uordblks;
 }
 
-static void test_mallinfo(void)
-{
+static void test_mallinfo(void) {
     long long before = in_use();
     long long mapped_before = (long long)mallinfo2().hblkhd;
     allocate_all();
@@ -169,12 +149,11 @@ static void test_mallinfo(void)
 #pragma GCC diagnostic pop
     test_info(1);
     test_stats(1);
-    for (int i = 0; i < COUNT; i++)
-        free(blocks[i]);
+    for (int i = 0; i < COUNT; i++) free(blocks[i]);
     EXPECT_LE(in_use() - before, 2 << 20);
 
     /* A huge block shows as mapped, or as in use. */
-    void *huge = malloc(256u << 20);
+    void* huge = malloc(256u << 20);
     struct mallinfo2 info = mallinfo2();
     EXPECT_GE((long long)(info.uordblks + info.hblkhd) - before - mapped_before, 256ll << 20);
     free(huge);
@@ -183,8 +162,7 @@ static void test_mallinfo(void)
     EXPECT_LE((long long)info.hblkhd - mapped_before, 64 << 20);
 }
 
-static void test_trim(void)
-{
+static void test_trim(void) {
     malloc_trim(0);
     long before = contract_status_kib("VmRSS:");
     allocate_all();
@@ -199,16 +177,13 @@ static void test_trim(void)
     long after = contract_status_kib("VmRSS:");
     EXPECT(released == 0 || released == 1);
     EXPECT_LE(after - before, 20 * 1024);
-    for (int i = 0; i < COUNT; i += 100)
-        EXPECT(contract_is_zero(blocks[i], 1) == 0);
-    for (int i = 0; i < COUNT; i++)
-        free(blocks[i]);
+    for (int i = 0; i < COUNT; i += 100) EXPECT(contract_is_zero(blocks[i], 1) == 0);
+    for (int i = 0; i < COUNT; i++) free(blocks[i]);
     malloc_trim(0);
     EXPECT_LE(contract_status_kib("VmRSS:") - before, 8 * 1024);
 }
 
-static void test_mallopt(void)
-{
+static void test_mallopt(void) {
     EXPECT_EQ(mallopt(M_TRIM_THRESHOLD, 128 * 1024), 1);
     EXPECT_EQ(mallopt(M_MMAP_THRESHOLD, 1 << 20), 1);
     EXPECT_EQ(mallopt(M_TOP_PAD, 0), 1);
@@ -216,13 +191,12 @@ static void test_mallopt(void)
     EXPECT_EQ(mallopt(M_ARENA_MAX, 2), 1);
     EXPECT_EQ(mallopt(M_MXFAST, 64), 1);
     EXPECT_EQ(mallopt(M_MXFAST, 1 << 20), 0);
-    void *p = malloc(100);
+    void* p = malloc(100);
     EXPECT(p != NULL);
     free(p);
 }
 
-int main(void)
-{
+int main(void) {
     contract_begin();
     test_xml_checker();
     test_info(0);

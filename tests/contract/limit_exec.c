@@ -15,16 +15,15 @@
 
 enum { COUNT = 400000 };
 
-static void **blocks; /* a mapping of its own: it is not on trial */
+static void** blocks; /* a mapping of its own: it is not on trial */
 
 /* Bytes that fit, in blocks of n. */
-static size_t fill(size_t n)
-{
+static size_t fill(size_t n) {
     size_t count = 0;
     errno = 0;
     while (count < COUNT && (blocks[count] = malloc(n)) != NULL) {
-        ((char *)blocks[count])[0] = 1;
-        ((char *)blocks[count])[n - 1] = 2;
+        ((char*)blocks[count])[0] = 1;
+        ((char*)blocks[count])[n - 1] = 2;
         count++;
         errno = 0;
     }
@@ -39,45 +38,40 @@ static size_t fill(size_t n)
             errno = 0;
             EXPECT(realloc(contract_opaque_pointer(blocks[0]), n * 64) == NULL);
             EXPECT_EQ(errno, ENOMEM);
-            EXPECT(((char *)blocks[0])[n - 1] == 2);
+            EXPECT(((char*)blocks[0])[n - 1] == 2);
         }
     }
-    for (size_t i = 0; i < count; i++)
-        free(blocks[i]);
+    for (size_t i = 0; i < count; i++) free(blocks[i]);
     return count * n;
 }
 
-static void *thread_main(void *unused)
-{
-    void *p = malloc(1000);
+static void* thread_main(void* unused) {
+    void* p = malloc(1000);
     EXPECT(p != NULL);
     free(p);
     return unused;
 }
 
-int main(void)
-{
+int main(void) {
     contract_begin();
     struct rlimit limit;
     EXPECT_EQ(getrlimit(RLIMIT_AS, &limit), 0);
-    if (!EXPECT(limit.rlim_cur != RLIM_INFINITY))
-        return contract_end();
+    if (!EXPECT(limit.rlim_cur != RLIM_INFINITY)) return contract_end();
     size_t room = limit.rlim_cur - (16u << 20); /* code, stack and this table are in the limit too */
     blocks = mmap(NULL, COUNT * sizeof *blocks, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (!EXPECT(blocks != MAP_FAILED))
-        return contract_end();
+    if (!EXPECT(blocks != MAP_FAILED)) return contract_end();
     static const size_t sizes[] = {20 << 20, 1 << 20, 100000, 10000, 1 << 20, 1000, 20 << 20, 100};
     for (int round = 0; round < 2; round++) {
         for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
             size_t n = sizes[i];
             size_t got = fill(n);
-            contract_say(1, "limit %zu MiB, blocks of %zu: %zu MiB\n", (size_t)limit.rlim_cur >> 20, n, got >> 20);
+            contract_say(1, "limit %zu MiB, blocks of %zu: %zu MiB\n", (size_t)limit.rlim_cur >> 20, n,
+                         got >> 20);
             EXPECT_LE(got, limit.rlim_cur);
-            if ((size_t)COUNT * n > room)
-                EXPECT_GE(got, room * 6 / 10);
+            if ((size_t)COUNT * n > room) EXPECT_GE(got, room * 6 / 10);
         }
         /* Half of the limit in one piece. */
-        void *half = malloc(limit.rlim_cur / 2);
+        void* half = malloc(limit.rlim_cur / 2);
         EXPECT(half != NULL);
         free(half);
         errno = 0;
@@ -85,11 +79,10 @@ int main(void)
         EXPECT_EQ(errno, ENOMEM);
     }
     /* The rest of the process has its share of address space. */
-    void *mapping = mmap(NULL, 1 << 20, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    void* mapping = mmap(NULL, 1 << 20, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     EXPECT(mapping != MAP_FAILED);
     munmap(mapping, 1 << 20);
     pthread_t thread;
-    if (EXPECT_EQ(pthread_create(&thread, NULL, thread_main, NULL), 0))
-        pthread_join(thread, NULL);
+    if (EXPECT_EQ(pthread_create(&thread, NULL, thread_main, NULL), 0)) pthread_join(thread, NULL);
     return contract_end();
 }

@@ -11,23 +11,20 @@
 
 enum { SLOTS = 400, STEPS = 10000, MAPPINGS_MAX = 2000 };
 
-static char *slots[SLOTS];
+static char* slots[SLOTS];
 static size_t sizes[SLOTS];
 
-static int mappings(void)
-{
+static int mappings(void) {
     int count = 0;
     char text[4096];
     int fd = open("/proc/self/maps", O_RDONLY);
     for (ssize_t n; (n = read(fd, text, sizeof text)) > 0;)
-        for (ssize_t i = 0; i < n; i++)
-            count += text[i] == '\n';
+        for (ssize_t i = 0; i < n; i++) count += text[i] == '\n';
     close(fd);
     return count;
 }
 
-int main(void)
-{
+int main(void) {
     contract_begin();
     uint64_t seed = 99;
     int largest = 0;
@@ -40,9 +37,8 @@ int main(void)
             slots[i] = NULL;
             sizes[i] = 0;
         }
-        char *p = step % 11 == 0 && slots[i] == NULL ? memalign(1 << 16, n) : realloc(slots[i], n);
-        if (!EXPECT(p != NULL))
-            break;
+        char* p = step % 11 == 0 && slots[i] == NULL ? memalign(1 << 16, n) : realloc(slots[i], n);
+        if (!EXPECT(p != NULL)) break;
         size_t kept = sizes[i] < n ? sizes[i] : n;
         if (kept != 0 && (p[0] != (char)i || p[kept - 1] != (char)i))
             EXPECT(kept != sizes[i] && p[0] == (char)i);
@@ -57,23 +53,20 @@ int main(void)
     }
     contract_say(1, "largest number of mappings: %d\n", largest);
     EXPECT_LE(largest, MAPPINGS_MAX);
-    for (int i = 0; i < SLOTS; i++)
-        free(slots[i]);
+    for (int i = 0; i < SLOTS; i++) free(slots[i]);
     EXPECT_LE(mappings(), MAPPINGS_MAX);
 
     /* Small blocks with every second freed and trimmed leave holes: these must not become mappings each. */
     enum { COUNT = 200000 };
-    static void *small[COUNT];
+    static void* small[COUNT];
     for (int i = 0; i < COUNT; i++) {
         small[i] = malloc(3000);
         memset(contract_opaque_pointer(small[i]), 1, 3000);
     }
     for (int i = 0; i < COUNT; i++)
-        if (i % 8 != 0)
-            free(small[i]);
+        if (i % 8 != 0) free(small[i]);
     malloc_trim(0);
     EXPECT_LE(mappings(), MAPPINGS_MAX);
-    for (int i = 0; i < COUNT; i += 8)
-        free(small[i]);
+    for (int i = 0; i < COUNT; i += 8) free(small[i]);
     return contract_end();
 }

@@ -20,33 +20,24 @@ namespace {
 const std::size_t kTooLarge = static_cast<std::size_t>(PTRDIFF_MAX) + 1;
 int handler_calls;
 
-void handler_that_throws()
-{
+void handler_that_throws() {
     ++handler_calls;
     throw std::bad_alloc();
 }
 
-void handler_that_gives_up_third()
-{
-    if (++handler_calls == 3)
-        std::set_new_handler(nullptr);
+void handler_that_gives_up_third() {
+    if (++handler_calls == 3) std::set_new_handler(nullptr);
 }
 
 struct other_error {};
 
 /* The standard wants bad_alloc; nothrow new lets anything else through only by std::terminate. */
-void handler_that_throws_other()
-{
-    throw other_error();
-}
+void handler_that_throws_other() { throw other_error(); }
 
-using allocate = void *(*)(std::size_t, std::size_t);
-using release = void (*)(void *, std::size_t, std::size_t);
+using allocate = void* (*)(std::size_t, std::size_t);
+using release = void (*)(void*, std::size_t, std::size_t);
 
-std::align_val_t al(std::size_t a)
-{
-    return static_cast<std::align_val_t>(a);
-}
+std::align_val_t al(std::size_t a) { return static_cast<std::align_val_t>(a); }
 
 const allocate plain_news[] = {
     [](std::size_t n, std::size_t) { return ::operator new(n); },
@@ -61,31 +52,30 @@ const allocate aligned_news[] = {
     [](std::size_t n, std::size_t a) { return ::operator new[](n, al(a), std::nothrow); },
 };
 const release plain_deletes[] = {
-    [](void *p, std::size_t, std::size_t) { ::operator delete(p); },
-    [](void *p, std::size_t, std::size_t) { ::operator delete(p, std::nothrow); },
-    [](void *p, std::size_t n, std::size_t) { ::operator delete(p, n); },
-    [](void *p, std::size_t, std::size_t) { ::operator delete[](p); },
-    [](void *p, std::size_t, std::size_t) { ::operator delete[](p, std::nothrow); },
-    [](void *p, std::size_t n, std::size_t) { ::operator delete[](p, n); },
+    [](void* p, std::size_t, std::size_t) { ::operator delete(p); },
+    [](void* p, std::size_t, std::size_t) { ::operator delete(p, std::nothrow); },
+    [](void* p, std::size_t n, std::size_t) { ::operator delete(p, n); },
+    [](void* p, std::size_t, std::size_t) { ::operator delete[](p); },
+    [](void* p, std::size_t, std::size_t) { ::operator delete[](p, std::nothrow); },
+    [](void* p, std::size_t n, std::size_t) { ::operator delete[](p, n); },
 };
 const release aligned_deletes[] = {
-    [](void *p, std::size_t, std::size_t a) { ::operator delete(p, al(a)); },
-    [](void *p, std::size_t, std::size_t a) { ::operator delete(p, al(a), std::nothrow); },
-    [](void *p, std::size_t n, std::size_t a) { ::operator delete(p, n, al(a)); },
-    [](void *p, std::size_t, std::size_t a) { ::operator delete[](p, al(a)); },
-    [](void *p, std::size_t, std::size_t a) { ::operator delete[](p, al(a), std::nothrow); },
-    [](void *p, std::size_t n, std::size_t a) { ::operator delete[](p, n, al(a)); },
+    [](void* p, std::size_t, std::size_t a) { ::operator delete(p, al(a)); },
+    [](void* p, std::size_t, std::size_t a) { ::operator delete(p, al(a), std::nothrow); },
+    [](void* p, std::size_t n, std::size_t a) { ::operator delete(p, n, al(a)); },
+    [](void* p, std::size_t, std::size_t a) { ::operator delete[](p, al(a)); },
+    [](void* p, std::size_t, std::size_t a) { ::operator delete[](p, al(a), std::nothrow); },
+    [](void* p, std::size_t n, std::size_t a) { ::operator delete[](p, n, al(a)); },
 };
 
 template <std::size_t N, std::size_t M>
-void pair_all(const allocate (&news)[N], const release (&deletes)[M], std::size_t alignment)
-{
+void pair_all(const allocate (&news)[N], const release (&deletes)[M], std::size_t alignment) {
     const std::size_t sizes[] = {0, 1, 8, 24, 100, 1000, 1025, 5000, 70000, 1 << 20};
     for (std::size_t n : sizes)
         for (allocate make : news)
             for (release end : deletes) {
-                void *p = make(n, alignment);
-                void *q = make(n, alignment);
+                void* p = make(n, alignment);
+                void* q = make(n, alignment);
                 EXPECT(p != nullptr && q != nullptr && p != q);
                 EXPECT_EQ(reinterpret_cast<uintptr_t>(p) % alignment, 0);
                 EXPECT_GE(malloc_usable_size(p), n);
@@ -97,23 +87,21 @@ void pair_all(const allocate (&news)[N], const release (&deletes)[M], std::size_
                 end(q, n, alignment);
                 EXPECT_EQ(errno, 99);
             }
-    for (release end : deletes)
-        end(nullptr, 0, alignment);
+    for (release end : deletes) end(nullptr, 0, alignment);
 }
 
-template <typename Error, typename Call> bool throws(Call call)
-{
+template <typename Error, typename Call>
+bool throws(Call call) {
     try {
-        void *p = call();
+        void* p = call();
         contract_opaque_pointer(p);
-    } catch (const Error &) {
+    } catch (const Error&) {
         return true;
     }
     return false;
 }
 
-void test_failures(const allocate (&news)[4], std::size_t alignment)
-{
+void test_failures(const allocate (&news)[4], std::size_t alignment) {
     std::size_t n = contract_opaque(kTooLarge);
     for (int i = 0; i < 4; i++) {
         bool is_nothrow = i % 2 == 1;
@@ -158,8 +146,7 @@ struct throws_in_constructor {
     throws_in_constructor() { throw other_error(); }
 };
 
-void test_expressions()
-{
+void test_expressions() {
     volatile std::size_t count = kTooLarge;
     EXPECT(throws<std::bad_alloc>([&] { return new char[count]; }));
     EXPECT(throws<std::bad_array_new_length>([&] { return new double[count]; }));
@@ -178,34 +165,46 @@ void test_expressions()
     }).join();
     /* Many failures in a row leave the heap sound. */
     for (int i = 0; i < 1000; i++)
-        if (!throws<std::bad_alloc>([&] { return ::operator new(count); }))
-            EXPECT(!"throws each time");
+        if (!throws<std::bad_alloc>([&] { return ::operator new(count); })) EXPECT(!"throws each time");
 }
 
-void test_operators_are_the_library_s()
-{
-    if (std::getenv("CONTRACT_LIB") == nullptr)
-        return;
-    static const char *const names[] = {
-        "_Znwm", "_Znam", "_ZnwmRKSt9nothrow_t", "_ZnamRKSt9nothrow_t", "_ZnwmSt11align_val_t", "_ZnamSt11align_val_t",
-        "_ZnwmSt11align_val_tRKSt9nothrow_t", "_ZnamSt11align_val_tRKSt9nothrow_t", "_ZdlPv", "_ZdaPv", "_ZdlPvm", "_ZdaPvm",
-        "_ZdlPvRKSt9nothrow_t", "_ZdaPvRKSt9nothrow_t", "_ZdlPvSt11align_val_t", "_ZdaPvSt11align_val_t",
-        "_ZdlPvmSt11align_val_t", "_ZdaPvmSt11align_val_t", "_ZdlPvSt11align_val_tRKSt9nothrow_t",
+void test_operators_are_the_library_s() {
+    if (std::getenv("CONTRACT_LIB") == nullptr) return;
+    static const char* const names[] = {
+        "_Znwm",
+        "_Znam",
+        "_ZnwmRKSt9nothrow_t",
+        "_ZnamRKSt9nothrow_t",
+        "_ZnwmSt11align_val_t",
+        "_ZnamSt11align_val_t",
+        "_ZnwmSt11align_val_tRKSt9nothrow_t",
+        "_ZnamSt11align_val_tRKSt9nothrow_t",
+        "_ZdlPv",
+        "_ZdaPv",
+        "_ZdlPvm",
+        "_ZdaPvm",
+        "_ZdlPvRKSt9nothrow_t",
+        "_ZdaPvRKSt9nothrow_t",
+        "_ZdlPvSt11align_val_t",
+        "_ZdaPvSt11align_val_t",
+        "_ZdlPvmSt11align_val_t",
+        "_ZdaPvmSt11align_val_t",
+        "_ZdlPvSt11align_val_tRKSt9nothrow_t",
         "_ZdaPvSt11align_val_tRKSt9nothrow_t",
     };
-    for (const char *name : names)
+    for (const char* name : names)
         if (!EXPECT(contract_is_from_lib(dlsym(RTLD_DEFAULT, name))))
             contract_say(1, "  %s is not the library's\n", name);
 }
 
 } // namespace
 
-int main()
-{
+int main() {
     contract_begin();
     test_operators_are_the_library_s();
     pair_all(plain_news, plain_deletes, 16);
-    for (std::size_t alignment : {std::size_t{1}, std::size_t{8}, std::size_t{16}, std::size_t{64}, std::size_t{4096}, std::size_t{1} << 17})
+    for (std::size_t alignment : {std::size_t{1}, std::size_t{8}, std::size_t{16}, std::size_t{64},
+                                  std::size_t{4096}, std::size_t{1} << 17})
         pair_all(aligned_news, aligned_deletes, alignment);
     test_failures(plain_news, 16);
     test_failures(aligned_news, 64);

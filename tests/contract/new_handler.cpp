@@ -14,29 +14,26 @@ namespace {
 
 const std::size_t kBallast = std::size_t{500} << 20;
 const std::size_t kRequest = std::size_t{600} << 20;
-void *ballast;
+void* ballast;
 int handler_calls;
 
-void handler_that_frees()
-{
+void handler_that_frees() {
     ++handler_calls;
-    if (ballast == nullptr)
-        throw std::bad_alloc();
+    if (ballast == nullptr) throw std::bad_alloc();
     std::free(ballast);
     ballast = nullptr;
 }
 
-template <typename Call> void expect_retry(Call call)
-{
+template <typename Call>
+void expect_retry(Call call) {
     ballast = std::malloc(kBallast);
-    if (!EXPECT(ballast != nullptr))
-        return;
+    if (!EXPECT(ballast != nullptr)) return;
     handler_calls = 0;
     std::set_new_handler(handler_that_frees);
-    void *p = nullptr;
+    void* p = nullptr;
     try {
         p = call();
-    } catch (const std::bad_alloc &) {
+    } catch (const std::bad_alloc&) {
     }
     EXPECT(p != nullptr);
     EXPECT_EQ(handler_calls, 1);
@@ -48,15 +45,15 @@ template <typename Call> void expect_retry(Call call)
 
 } // namespace
 
-int main()
-{
+int main() {
     contract_begin();
     for (int round = 0; round < 3; round++) {
         expect_retry([] { return ::operator new(contract_opaque(kRequest)); });
         expect_retry([] { return ::operator new[](contract_opaque(kRequest)); });
         expect_retry([] { return ::operator new(contract_opaque(kRequest), std::nothrow); });
         expect_retry([] { return ::operator new(contract_opaque(kRequest), std::align_val_t{4096}); });
-        expect_retry([] { return ::operator new[](contract_opaque(kRequest), std::align_val_t{64}, std::nothrow); });
+        expect_retry(
+            [] { return ::operator new[](contract_opaque(kRequest), std::align_val_t{64}, std::nothrow); });
     }
     /* Without ballast the handler throws at its first call. */
     handler_calls = 0;
@@ -64,7 +61,7 @@ int main()
     bool caught = false;
     try {
         contract_opaque_pointer(::operator new(contract_opaque(kRequest * 2)));
-    } catch (const std::bad_alloc &) {
+    } catch (const std::bad_alloc&) {
         caught = true;
     }
     EXPECT(caught);

@@ -6,24 +6,22 @@
  */
 #include "contract.h"
 
-int main(void)
-{
+int main(void) {
     contract_begin();
-    void (*free_sized)(void *, size_t) = (void (*)(void *, size_t))dlsym(RTLD_DEFAULT, "free_sized");
-    void (*free_aligned_sized)(void *, size_t, size_t) =
-        (void (*)(void *, size_t, size_t))dlsym(RTLD_DEFAULT, "free_aligned_sized");
+    void (*free_sized)(void*, size_t) = (void (*)(void*, size_t))dlsym(RTLD_DEFAULT, "free_sized");
+    void (*free_aligned_sized)(void*, size_t, size_t) =
+        (void (*)(void*, size_t, size_t))dlsym(RTLD_DEFAULT, "free_aligned_sized");
     EXPECT((free_sized == NULL) == (free_aligned_sized == NULL));
     if (contract_is_weir()) {
-        EXPECT(contract_is_from_lib((void *)free_sized));
-        EXPECT(contract_is_from_lib((void *)free_aligned_sized));
+        EXPECT(contract_is_from_lib((void*)free_sized));
+        EXPECT(contract_is_from_lib((void*)free_aligned_sized));
     }
-    if (free_sized == NULL || free_aligned_sized == NULL)
-        return contract_end();
+    if (free_sized == NULL || free_aligned_sized == NULL) return contract_end();
     free_sized(NULL, 0);
     free_sized(NULL, 100);
     free_aligned_sized(NULL, 64, 64);
     for (size_t n = 0; n < 3u << 20; n = n < 1100 ? n + 1 : n * 2) {
-        void *p = malloc(n);
+        void* p = malloc(n);
         contract_fill(p, n, 1);
         errno = 31;
         free_sized(p, n);

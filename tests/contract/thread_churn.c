@@ -12,17 +12,15 @@
 
 enum { BATCH = 8, THREADS = 10000, KEPT = 40 };
 
-static void *left[BATCH][KEPT];
+static void* left[BATCH][KEPT];
 
-static void *thread_main(void *number)
-{
-    void **mine = left[(uintptr_t)number];
+static void* thread_main(void* number) {
+    void** mine = left[(uintptr_t)number];
     for (size_t i = 0; i < KEPT; i++) {
-        unsigned char *old = mine[i];
-        if (old != NULL && old[0] != (unsigned char)i)
-            EXPECT(!"a block that an ended thread left is kept");
+        unsigned char* old = mine[i];
+        if (old != NULL && old[0] != (unsigned char)i) EXPECT(!"a block that an ended thread left is kept");
         free(old);
-        unsigned char *p = malloc(i * i * 10 + 1);
+        unsigned char* p = malloc(i * i * 10 + 1);
         if (p == NULL)
             EXPECT(!"a block");
         else
@@ -33,34 +31,29 @@ static void *thread_main(void *number)
     return NULL;
 }
 
-static void run(int threads)
-{
+static void run(int threads) {
     for (int i = 0; i < threads; i += BATCH) {
         pthread_t batch[BATCH];
         int started = 0;
-        while (started < BATCH && pthread_create(&batch[started], NULL, thread_main, (void *)(uintptr_t)started) == 0)
+        while (started < BATCH &&
+               pthread_create(&batch[started], NULL, thread_main, (void*)(uintptr_t)started) == 0)
             started++;
-        if (started != BATCH)
-            EXPECT(!"a thread starts");
-        for (int k = 0; k < started; k++)
-            pthread_join(batch[k], NULL);
+        if (started != BATCH) EXPECT(!"a thread starts");
+        for (int k = 0; k < started; k++) pthread_join(batch[k], NULL);
     }
 }
 
-static int mappings(void)
-{
+static int mappings(void) {
     int count = 0;
     char text[4096];
     int fd = open("/proc/self/maps", O_RDONLY);
     for (ssize_t n; (n = read(fd, text, sizeof text)) > 0;)
-        for (ssize_t i = 0; i < n; i++)
-            count += text[i] == '\n';
+        for (ssize_t i = 0; i < n; i++) count += text[i] == '\n';
     close(fd);
     return count;
 }
 
-int main(void)
-{
+int main(void) {
     contract_begin();
     run(1000);
     long resident = contract_status_kib("VmRSS:");
@@ -73,7 +66,6 @@ int main(void)
     EXPECT_LE(mappings() - maps, 200);
     EXPECT_LE(contract_status_kib("VmRSS:"), 64 * 1024);
     for (int b = 0; b < BATCH; b++)
-        for (int i = 0; i < KEPT; i++)
-            free(left[b][i]);
+        for (int i = 0; i < KEPT; i++) free(left[b][i]);
     return contract_end();
 }

@@ -15,10 +15,10 @@ enum { KEYS = 20, THREADS = 400 };
 static pthread_key_t keys[KEYS];
 static unsigned long runs[KEYS];
 static unsigned long late_runs;
-static void *survivors[THREADS];
+static void* survivors[THREADS];
 
-extern int __cxa_thread_atexit_impl(void (*function)(void *), void *object, void *dso);
-extern void *__dso_handle;
+extern int __cxa_thread_atexit_impl(void (*function)(void*), void* object, void* dso);
+extern void* __dso_handle;
 
 struct value {
     int key;
@@ -26,89 +26,74 @@ struct value {
     char fill[500];
 };
 
-static struct value *value_make(int key, int round)
-{
-    struct value *v = malloc(sizeof *v);
-    if (!EXPECT(v != NULL))
-        abort();
+static struct value* value_make(int key, int round) {
+    struct value* v = malloc(sizeof *v);
+    if (!EXPECT(v != NULL)) abort();
     v->key = key;
     v->round = round;
     contract_fill(v->fill, sizeof v->fill, (unsigned)(key + round));
     return v;
 }
 
-static void key_destroy(void *p)
-{
-    struct value *v = p;
+static void key_destroy(void* p) {
+    struct value* v = p;
     int key = v->key;
     int round = v->round;
     if (!contract_holds(v->fill, sizeof v->fill, (unsigned)(key + round)))
         EXPECT(!"a thread-specific value is kept");
     __atomic_fetch_add(&runs[key], 1, __ATOMIC_RELAXED);
-    void *large = malloc(40000 + (size_t)key * 1000);
+    void* large = malloc(40000 + (size_t)key * 1000);
     free(v);
-    void *small = calloc(1, 24);
+    void* small = calloc(1, 24);
     free(large);
     free(small);
     /* One round fewer than the limit: nothing leaks. */
-    if (round + 1 < PTHREAD_DESTRUCTOR_ITERATIONS)
-        pthread_setspecific(keys[key], value_make(key, round + 1));
+    if (round + 1 < PTHREAD_DESTRUCTOR_ITERATIONS) pthread_setspecific(keys[key], value_make(key, round + 1));
 }
 
-static void at_thread_exit(void *object)
-{
+static void at_thread_exit(void* object) {
     free(object);
     free(malloc(contract_opaque(3000)));
     __atomic_fetch_add(&late_runs, 1, __ATOMIC_RELAXED);
 }
 
-static void *thread_main(void *number)
-{
-    for (int k = 0; k < KEYS; k++)
-        pthread_setspecific(keys[k], value_make(k, 0));
+static void* thread_main(void* number) {
+    for (int k = 0; k < KEYS; k++) pthread_setspecific(keys[k], value_make(k, 0));
     EXPECT_EQ(__cxa_thread_atexit_impl(at_thread_exit, malloc(100), &__dso_handle), 0);
     survivors[(uintptr_t)number] = malloc(1000);
     contract_fill(survivors[(uintptr_t)number], 1000, (unsigned)(uintptr_t)number);
-    if ((uintptr_t)number % 2 == 0)
-        pthread_exit(NULL);
+    if ((uintptr_t)number % 2 == 0) pthread_exit(NULL);
     return NULL;
 }
 
 /* A thread whose first and only use of the heap is in a destructor. */
 static pthread_key_t virgin_key;
-static void virgin_destroy(void *unused)
-{
+static void virgin_destroy(void* unused) {
     (void)unused;
-    void *p = malloc(300);
+    void* p = malloc(300);
     EXPECT(p != NULL);
     free(p);
     __atomic_fetch_add(&late_runs, 1, __ATOMIC_RELAXED);
 }
 
-static void *virgin_main(void *unused)
-{
+static void* virgin_main(void* unused) {
     pthread_setspecific(virgin_key, &virgin_key);
     return unused;
 }
 
-int main(void)
-{
+int main(void) {
     contract_begin();
-    for (int k = 0; k < KEYS; k++)
-        EXPECT_EQ(pthread_key_create(&keys[k], key_destroy), 0);
+    for (int k = 0; k < KEYS; k++) EXPECT_EQ(pthread_key_create(&keys[k], key_destroy), 0);
     EXPECT_EQ(pthread_key_create(&virgin_key, virgin_destroy), 0);
     long resident = 0;
     for (uintptr_t i = 0; i < THREADS; i += 4) {
         pthread_t threads[4];
         for (uintptr_t k = 0; k < 4; k++)
-            EXPECT_EQ(pthread_create(&threads[k], NULL, thread_main, (void *)(i + k)), 0);
-        for (int k = 0; k < 4; k++)
-            EXPECT_EQ(pthread_join(threads[k], NULL), 0);
-        if (i == 40)
-            resident = contract_status_kib("VmRSS:");
+            EXPECT_EQ(pthread_create(&threads[k], NULL, thread_main, (void*)(i + k)), 0);
+        for (int k = 0; k < 4; k++) EXPECT_EQ(pthread_join(threads[k], NULL), 0);
+        if (i == 40) resident = contract_status_kib("VmRSS:");
     }
-    for (int k = 0; k < KEYS; k++)
-        EXPECT_EQ(runs[k], (unsigned long)THREADS * PTHREAD_DESTRUCTOR_ITERATIONS);
+    for (int k = 0; k < KEYS; k++) EXPECT_EQ(runs[k], (unsigned long)THREADS * PTHREAD_DESTRUCTOR_ITERATIONS);
     EXPECT_EQ(late_runs, THREADS);
     EXPECT_LE(contract_status_kib("VmRSS:") - resident, 8 * 1024);
     for (int i = 0; i < THREADS; i++) {
@@ -126,8 +111,7 @@ int main(void)
     pid_t pid = fork();
     if (pid == 0) {
         alarm(20);
-        for (int k = 0; k < KEYS; k++)
-            pthread_setspecific(keys[k], value_make(k, 0));
+        for (int k = 0; k < KEYS; k++) pthread_setspecific(keys[k], value_make(k, 0));
         pthread_exit(NULL);
     }
     EXPECT_CHILD_OK(pid);

@@ -19,8 +19,7 @@ std::atomic<int> late_destroyed{0};
 
 struct late {
     std::vector<std::string> strings;
-    ~late()
-    {
+    ~late() {
         EXPECT_EQ(strings.size(), 30);
         strings.assign(50, std::string(2000, 'x'));
         ++late_destroyed;
@@ -30,12 +29,10 @@ thread_local late late_object;
 
 struct owner {
     std::vector<std::string> strings;
-    ~owner()
-    {
+    ~owner() {
         EXPECT_EQ(strings.size(), 100);
         bool kept = true;
-        for (const std::string &s : strings)
-            kept = kept && s == std::string(200, 'a');
+        for (const std::string& s : strings) kept = kept && s == std::string(200, 'a');
         EXPECT(kept);
         late_object.strings.assign(30, std::string(500, 'b'));
         strings.clear();
@@ -45,23 +42,19 @@ struct owner {
 };
 thread_local owner object;
 
-void use()
-{
-    for (int i = 0; i < 100; i++)
-        object.strings.push_back(std::string(200, 'a'));
+void use() {
+    for (int i = 0; i < 100; i++) object.strings.push_back(std::string(200, 'a'));
 }
 
 } // namespace
 
-__attribute__((destructor(101))) static void last_destructor()
-{
+__attribute__((destructor(101))) static void last_destructor() {
     EXPECT_EQ(destroyed, 301);
     EXPECT_EQ(late_destroyed, 301);
     _exit(contract_end());
 }
 
-int main()
-{
+int main() {
     contract_begin();
     use();
     for (int i = 0; i < 100; i++) {

@@ -7,33 +7,24 @@
  */
 #include "contract.h"
 
-static size_t slack_max(size_t n)
-{
-    if (n <= 1024)
-        return n == 0 ? 16 : 15;
-    if (n / 8 >= 65536 || n <= 32768)
-        return n / 8;
+static size_t slack_max(size_t n) {
+    if (n <= 1024) return n == 0 ? 16 : 15;
+    if (n / 8 >= 65536 || n <= 32768) return n / 8;
     return 65536;
 }
 
-static size_t next_size(size_t n)
-{
-    return n < 1200 ? n + 1 : n + n / 23 + 1;
-}
+static size_t next_size(size_t n) { return n < 1200 ? n + 1 : n + n / 23 + 1; }
 
-static void test_usable_is_writable(void)
-{
+static void test_usable_is_writable(void) {
     int is_weir = contract_is_weir();
     for (size_t n = 0; n < 40u << 20; n = n < (1 << 20) ? next_size(n) : n * 2 - 77) {
-        char *p = malloc(n);
-        char *neighbour = malloc(n);
-        if (!EXPECT(p != NULL && neighbour != NULL))
-            return;
+        char* p = malloc(n);
+        char* neighbour = malloc(n);
+        if (!EXPECT(p != NULL && neighbour != NULL)) return;
         size_t usable = malloc_usable_size(p);
         size_t usable_neighbour = malloc_usable_size(neighbour);
         EXPECT_GE(usable, n);
-        if (is_weir)
-            EXPECT_LE(usable - n, slack_max(n));
+        if (is_weir) EXPECT_LE(usable - n, slack_max(n));
         contract_fill(p, usable, 1);
         contract_fill(neighbour, usable_neighbour, 2);
         EXPECT(contract_holds(p, usable, 1));
@@ -41,8 +32,7 @@ static void test_usable_is_writable(void)
         EXPECT_EQ(malloc_usable_size(p), usable);
         /* realloc within the usable size, growing and shrinking, keeps all of it. */
         p = realloc(p, usable);
-        if (usable == 0)
-            p = malloc(1);
+        if (usable == 0) p = malloc(1);
         EXPECT(p != NULL && contract_holds(p, usable, 1));
         p = realloc(p, usable * 2 + 1);
         EXPECT(p != NULL && contract_holds(p, usable, 1));
@@ -57,10 +47,9 @@ static void test_usable_is_writable(void)
     }
 }
 
-static void test_random_reallocs(void)
-{
+static void test_random_reallocs(void) {
     enum { COUNT = 64 };
-    static char *blocks[COUNT];
+    static char* blocks[COUNT];
     static size_t sizes[COUNT];
     uint64_t seed = 20240229;
     for (int step = 0; step < 60000; step++) {
@@ -68,11 +57,9 @@ static void test_random_reallocs(void)
         unsigned shift = (unsigned)(contract_random(&seed) % 15);
         size_t n = contract_random(&seed) % ((size_t)16 << shift) + 1;
         size_t kept = sizes[i] < n ? sizes[i] : n;
-        char *p = realloc(blocks[i], n);
-        if (!EXPECT(p != NULL))
-            return;
-        if (!contract_holds(p, kept, i))
-            EXPECT(!"realloc keeps the content");
+        char* p = realloc(blocks[i], n);
+        if (!EXPECT(p != NULL)) return;
+        if (!contract_holds(p, kept, i)) EXPECT(!"realloc keeps the content");
         contract_fill(p, n, i);
         blocks[i] = p;
         sizes[i] = n;
@@ -83,8 +70,7 @@ static void test_random_reallocs(void)
     }
 }
 
-int main(void)
-{
+int main(void) {
     contract_begin();
     test_usable_is_writable();
     test_random_reallocs();

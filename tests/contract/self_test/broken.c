@@ -6,7 +6,7 @@
  * SPDX-License-Identifier: Apache-2.0
  */
 #ifndef _GNU_SOURCE
-#define _GNU_SOURCE 1
+#    define _GNU_SOURCE 1
 #endif
 #include <dlfcn.h>
 #include <errno.h>
@@ -19,20 +19,39 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-void *__libc_malloc(size_t n);
-void __libc_free(void *p);
-void *__libc_calloc(size_t a, size_t b);
-void *__libc_realloc(void *p, size_t n);
-void *__libc_memalign(size_t alignment, size_t n);
+void* __libc_malloc(size_t n);
+void __libc_free(void* p);
+void* __libc_calloc(size_t a, size_t b);
+void* __libc_realloc(void* p, size_t n);
+void* __libc_memalign(size_t alignment, size_t n);
 
 enum fault {
-    FAULT_UNREAD, FAULT_NONE, FAULT_ERRNO, FAULT_ZERO_NULL, FAULT_ALIGNMENT, FAULT_DIRTY, FAULT_USABLE, FAULT_REALLOC, FAULT_COPY,
-    FAULT_LOCK, FAULT_LOCK_ATFORK, FAULT_LEAK_THREAD, FAULT_NO_NULL, FAULT_EARLY, FAULT_THREAD_END, FAULT_REMOTE,
-    FAULT_PROCESS, FAULT_MAPPINGS, FAULT_RESERVE, FAULT_SIZED, FAULT_BLIND,
+    FAULT_UNREAD,
+    FAULT_NONE,
+    FAULT_ERRNO,
+    FAULT_ZERO_NULL,
+    FAULT_ALIGNMENT,
+    FAULT_DIRTY,
+    FAULT_USABLE,
+    FAULT_REALLOC,
+    FAULT_COPY,
+    FAULT_LOCK,
+    FAULT_LOCK_ATFORK,
+    FAULT_LEAK_THREAD,
+    FAULT_NO_NULL,
+    FAULT_EARLY,
+    FAULT_THREAD_END,
+    FAULT_REMOTE,
+    FAULT_PROCESS,
+    FAULT_MAPPINGS,
+    FAULT_RESERVE,
+    FAULT_SIZED,
+    FAULT_BLIND,
 };
-static const char *const names[] = {
-    "", "none", "errno", "zero_null", "alignment", "dirty", "usable", "realloc", "copy", "lock", "lock_atfork", "leak_thread",
-    "no_null", "early", "thread_end", "remote", "process", "mappings", "reserve", "sized", "blind",
+static const char* const names[] = {
+    "",           "none",   "errno",   "zero_null",   "alignment",   "dirty",   "usable",
+    "realloc",    "copy",   "lock",    "lock_atfork", "leak_thread", "no_null", "early",
+    "thread_end", "remote", "process", "mappings",    "reserve",     "sized",   "blind",
 };
 
 static enum fault fault_read;
@@ -44,61 +63,49 @@ static pthread_key_t key;
 static pthread_once_t key_once = PTHREAD_ONCE_INIT;
 
 /* Before libc's constructors there is no `environ` yet: the kernel knows it. */
-static enum fault fault_get(void)
-{
+static enum fault fault_get(void) {
     static char text[1 << 16];
-    if (fault_read != FAULT_UNREAD)
-        return fault_read;
+    if (fault_read != FAULT_UNREAD) return fault_read;
     fault_read = FAULT_NONE;
     int fd = open("/proc/self/environ", O_RDONLY | O_CLOEXEC);
     ssize_t length = fd < 0 ? 0 : read(fd, text, sizeof text - 1);
     close(fd);
-    for (const char *at = text; at < text + length; at += strlen(at) + 1)
+    for (const char* at = text; at < text + length; at += strlen(at) + 1)
         for (size_t i = 1; strncmp(at, "BROKEN=", 7) == 0 && i < sizeof names / sizeof *names; i++)
-            if (strcmp(at + 7, names[i]) == 0)
-                fault_read = (enum fault)i;
+            if (strcmp(at + 7, names[i]) == 0) fault_read = (enum fault)i;
     return fault_read;
 }
 
 static void lock_take(void) { pthread_mutex_lock(&lock); }
 static void lock_give(void) { pthread_mutex_unlock(&lock); }
 
-__attribute__((constructor)) static void construct(void)
-{
+__attribute__((constructor)) static void construct(void) {
     constructed = 1;
     first_pid = getpid();
-    if (fault_get() == FAULT_LOCK_ATFORK)
-        pthread_atfork(lock_take, lock_give, lock_give);
+    if (fault_get() == FAULT_LOCK_ATFORK) pthread_atfork(lock_take, lock_give, lock_give);
     if (fault_get() == FAULT_RESERVE)
         mmap(NULL, (size_t)1 << 40, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
 }
 
-static void thread_ended(void *unused)
-{
+static void thread_ended(void* unused) {
     (void)unused;
     thread_state = 2;
 }
 
-static void key_make(void)
-{
-    pthread_key_create(&key, thread_ended);
-}
+static void key_make(void) { pthread_key_create(&key, thread_ended); }
 
 /* What every call does first. */
-static void enter(void)
-{
+static void enter(void) {
     switch (fault_get()) {
     case FAULT_LOCK:
     case FAULT_LOCK_ATFORK:
         lock_take();
         break;
     case FAULT_EARLY:
-        if (!constructed)
-            abort();
+        if (!constructed) abort();
         break;
     case FAULT_PROCESS:
-        if (constructed && first_pid != getpid())
-            abort();
+        if (constructed && first_pid != getpid()) abort();
         break;
     case FAULT_LEAK_THREAD:
         if (constructed && thread_state == 0) {
@@ -107,8 +114,7 @@ static void enter(void)
         }
         break;
     case FAULT_THREAD_END:
-        if (thread_state == 2)
-            abort();
+        if (thread_state == 2) abort();
         if (constructed && thread_state == 0) {
             thread_state = 1;
             pthread_once(&key_once, key_make);
@@ -120,91 +126,77 @@ static void enter(void)
     }
 }
 
-static void leave(void)
-{
-    if (fault_read == FAULT_LOCK || fault_read == FAULT_LOCK_ATFORK)
-        lock_give();
+static void leave(void) {
+    if (fault_read == FAULT_LOCK || fault_read == FAULT_LOCK_ATFORK) lock_give();
 }
 
 /* Who allocated a block; a later block in the same place of the table pushes the note out. */
 enum { OWNERS = 1 << 18 };
 static struct {
-    void *block;
+    void* block;
     pid_t thread;
 } owners[OWNERS];
 
-static void owner_note(void *p)
-{
+static void owner_note(void* p) {
     if (fault_read == FAULT_REMOTE) {
         owners[(uintptr_t)p / 16 % OWNERS].thread = gettid();
         owners[(uintptr_t)p / 16 % OWNERS].block = p;
     }
 }
 
-static void owner_expect(void *p)
-{
+static void owner_expect(void* p) {
     if (fault_read == FAULT_REMOTE && p != NULL && owners[(uintptr_t)p / 16 % OWNERS].block == p) {
         owners[(uintptr_t)p / 16 % OWNERS].block = NULL;
-        if (owners[(uintptr_t)p / 16 % OWNERS].thread != gettid())
-            abort();
+        if (owners[(uintptr_t)p / 16 % OWNERS].thread != gettid()) abort();
     }
 }
 
 /* A page that no neighbour may merge with stays behind each large block. */
-static void guard_leave(size_t n)
-{
+static void guard_leave(size_t n) {
     if (fault_read == FAULT_MAPPINGS && n >= 60000) {
-        char *guard = mmap(NULL, 8192, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-        if (guard != MAP_FAILED)
-            mprotect(guard, 4096, PROT_READ);
+        char* guard = mmap(NULL, 8192, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        if (guard != MAP_FAILED) mprotect(guard, 4096, PROT_READ);
     }
 }
 
-static void *checked(void *p)
-{
-    if (p == NULL && fault_read == FAULT_NO_NULL)
-        abort();
+static void* checked(void* p) {
+    if (p == NULL && fault_read == FAULT_NO_NULL) abort();
     return p;
 }
 
-void *malloc(size_t n)
-{
+void* malloc(size_t n) {
     enter();
-    if (fault_read == FAULT_ZERO_NULL && n == 0)
-        return NULL;
+    if (fault_read == FAULT_ZERO_NULL && n == 0) return NULL;
     guard_leave(n);
-    void *p = __libc_malloc(n);
+    void* p = __libc_malloc(n);
     owner_note(p);
     leave();
     return checked(p);
 }
 
-void free(void *p)
-{
+void free(void* p) {
     enter();
     owner_expect(p);
     __libc_free(p);
-    if (fault_read == FAULT_ERRNO)
-        errno = EINVAL;
+    if (fault_read == FAULT_ERRNO) errno = EINVAL;
     leave();
 }
 
-void *calloc(size_t a, size_t b)
-{
+void* calloc(size_t a, size_t b) {
     enter();
-    void *p = fault_read == FAULT_DIRTY && a < 100000000 && b < 100000000 ? __libc_malloc(a * b) : __libc_calloc(a, b);
+    void* p = fault_read == FAULT_DIRTY && a < 100000000 && b < 100000000 ? __libc_malloc(a * b)
+                                                                          : __libc_calloc(a, b);
     leave();
     return checked(p);
 }
 
-void *realloc(void *p, size_t n)
-{
+void* realloc(void* p, size_t n) {
     enter();
-    if (fault_read == FAULT_REMOTE && p != NULL)
-        owners[(uintptr_t)p / 16 % OWNERS].block = NULL;
+    if (fault_read == FAULT_REMOTE && p != NULL) owners[(uintptr_t)p / 16 % OWNERS].block = NULL;
     guard_leave(n);
-    void *q;
-    if ((fault_read == FAULT_COPY || fault_read == FAULT_REALLOC) && p != NULL && n != 0 && (q = __libc_malloc(n)) != NULL) {
+    void* q;
+    if ((fault_read == FAULT_COPY || fault_read == FAULT_REALLOC) && p != NULL && n != 0 &&
+        (q = __libc_malloc(n)) != NULL) {
         size_t kept = malloc_usable_size(p) < n ? malloc_usable_size(p) : n;
         memcpy(q, p, fault_read == FAULT_REALLOC ? kept - 1 : kept);
         __libc_free(p);
@@ -212,45 +204,36 @@ void *realloc(void *p, size_t n)
         q = __libc_realloc(p, n);
     }
     leave();
-    if (q == NULL && n == 0)
-        return NULL;
+    if (q == NULL && n == 0) return NULL;
     return checked(q);
 }
 
-void *memalign(size_t alignment, size_t n)
-{
+void* memalign(size_t alignment, size_t n) {
     enter();
-    void *p = fault_read == FAULT_ALIGNMENT ? __libc_malloc(n) : __libc_memalign(alignment, n);
+    void* p = fault_read == FAULT_ALIGNMENT ? __libc_malloc(n) : __libc_memalign(alignment, n);
     leave();
     return checked(p);
 }
 
-size_t malloc_usable_size(void *p)
-{
-    static size_t (*next)(void *);
-    if (next == NULL)
-        next = (size_t (*)(void *))dlsym(RTLD_NEXT, "malloc_usable_size");
+size_t malloc_usable_size(void* p) {
+    static size_t (*next)(void*);
+    if (next == NULL) next = (size_t (*)(void*))dlsym(RTLD_NEXT, "malloc_usable_size");
     return next(p) + (p != NULL && fault_read == FAULT_USABLE ? 64 : 0);
 }
 
-struct mallinfo2 mallinfo2(void)
-{
+struct mallinfo2 mallinfo2(void) {
     static struct mallinfo2 (*next)(void);
-    if (next == NULL)
-        next = (struct mallinfo2(*)(void))dlsym(RTLD_NEXT, "mallinfo2");
+    if (next == NULL) next = (struct mallinfo2(*)(void))dlsym(RTLD_NEXT, "mallinfo2");
     return fault_get() == FAULT_BLIND ? (struct mallinfo2){0} : next();
 }
 
 /* Takes more than it was handed. */
-void free_sized(void *p, size_t n)
-{
+void free_sized(void* p, size_t n) {
     free(p);
-    if (fault_read == FAULT_SIZED && p != NULL && n > 0)
-        errno = EPERM;
+    if (fault_read == FAULT_SIZED && p != NULL && n > 0) errno = EPERM;
 }
 
-void free_aligned_sized(void *p, size_t alignment, size_t n)
-{
+void free_aligned_sized(void* p, size_t alignment, size_t n) {
     (void)alignment;
     free_sized(p, n);
 }
