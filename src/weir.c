@@ -21,6 +21,7 @@
 #include "heap/full.c"
 #include "heap/slab.c"
 #include "heap/large.c"
+#include "heap/available.c"
 #include "heap/refill.c"
 #include "heap/free.c"
 #include "heap/alloc.c"

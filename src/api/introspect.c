@@ -119,8 +119,9 @@ WEIR_EXPORT int malloc_trim(size_t pad) {
 }
 
 /* M_TRIM_THRESHOLD sets what dirty_max sets; the other parameters of glibc's malloc mean nothing here
- * and are accepted, as glibc accepts them; 0 for what is no parameter. */
+ * and are accepted with the values that glibc accepts; 0 for what is no parameter. */
 WEIR_EXPORT int mallopt(int parameter, int value) {
+    if (parameter == M_MXFAST && (value < 0 || value > 80 * (int)sizeof(size_t) / 4)) return 0;
     if (parameter == M_TRIM_THRESHOLD && value >= 0) core_options.dirty_max = (uint64_t)value;
     bool known = (parameter >= M_ARENA_MAX && parameter <= M_TRIM_THRESHOLD) ||
                  (parameter >= M_MXFAST && parameter <= M_KEEP);

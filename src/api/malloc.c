@@ -131,6 +131,7 @@ WEIR_ALIAS(__libc_malloc, malloc);
 WEIR_ALIAS(__libc_free, free);
 WEIR_ALIAS(__libc_calloc, calloc);
 WEIR_ALIAS(__libc_realloc, realloc);
+WEIR_ALIAS(__libc_reallocarray, reallocarray);
 WEIR_ALIAS(__libc_memalign, memalign);
 WEIR_ALIAS(__libc_valloc, valloc);
 WEIR_ALIAS(__libc_pvalloc, pvalloc);

@@ -73,9 +73,7 @@ static __attribute__((destructor)) void library_end(void) {
 static int limit_set(int pid, unsigned resource, const struct rlimit* limit, struct rlimit* old) {
     if (resource == RLIMIT_AS && limit != NULL && limit->rlim_cur != RLIM_INFINITY &&
         (pid == 0 || pid == os_process_id())) {
-        os_lock_take(&page_lock);
-        region_trim();
-        os_lock_give(&page_lock);
+        span_trim();
     }
     return (int)syscall(SYS_prlimit64, pid, resource, limit, old);
 }

@@ -14,6 +14,7 @@ enum { REFRESH_CALLS = 256 };
 
 static struct weir_wire_header* wire_file;
 static struct weir_wire_slot* wire_slot; /* Sync: set by the constructor and by the only thread of a child */
+static struct weir_stats wire_inherited;  /* a fork's child: its parent's counts; Sync: as wire_slot */
 static uint64_t wire_refreshed_ns;       /* Sync: relaxed; whoever moves it on refreshes */
 
 static void wire_claim(void) {
@@ -31,6 +32,10 @@ static void wire_claim(void) {
     wire_slot = slot;
 }
 
+static uint64_t wire_sys_calls(const struct weir_stats* all) {
+    return all->sys_map + all->sys_protect + all->sys_purge + all->sys_remap + all->sys_other;
+}
+
 static void wire_refresh(void) {
     struct weir_wire_slot* slot = wire_slot;
     struct weir_stats all;
@@ -45,14 +50,15 @@ static void wire_refresh(void) {
     store_relaxed(&slot->resident_bytes, all.resident_bytes);
     store_relaxed(&slot->resident_peak_bytes, all.resident_peak_bytes);
     store_relaxed(&slot->committed_bytes, all.committed_bytes);
-    store_relaxed(&slot->alloc_calls, all.alloc_calls);
-    store_relaxed(&slot->free_calls, all.free_calls);
-    store_relaxed(&slot->remote_frees, all.remote_frees);
-    store_relaxed(&slot->slow_calls, all.slow_calls);
-    store_relaxed(&slot->sys_calls, all.sys_map + all.sys_protect + all.sys_purge + all.sys_remap + all.sys_other);
-    store_relaxed(&slot->sys_purge, all.sys_purge);
-    store_relaxed(&slot->purged_bytes, all.purged_bytes);
-    store_relaxed(&slot->misuse_reports, all.misuse_reports);
+    const struct weir_stats* old = &wire_inherited;
+    store_relaxed(&slot->alloc_calls, all.alloc_calls - old->alloc_calls);
+    store_relaxed(&slot->free_calls, all.free_calls - old->free_calls);
+    store_relaxed(&slot->remote_frees, all.remote_frees - old->remote_frees);
+    store_relaxed(&slot->slow_calls, all.slow_calls - old->slow_calls);
+    store_relaxed(&slot->sys_calls, wire_sys_calls(&all) - wire_sys_calls(old));
+    store_relaxed(&slot->sys_purge, all.sys_purge - old->sys_purge);
+    store_relaxed(&slot->purged_bytes, all.purged_bytes - old->purged_bytes);
+    store_relaxed(&slot->misuse_reports, all.misuse_reports - old->misuse_reports);
 }
 
 /* On the slow path: look at the clock now and then, and let one thread refresh when it is time. */
@@ -93,6 +99,8 @@ WEIR_FN void wire_forked(void) {
     if (wire_file == NULL) return;
     wire_claim();
     if (wire_slot == NULL) return;
+    struct census t;
+    stats_fill(&wire_inherited, &t);
     store_release(&wire_slot->state, (uint32_t)WEIR_WIRE_FORKED); /* as in wire_open */
 }
 

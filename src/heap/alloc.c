@@ -42,18 +42,25 @@ static void* class_alloc(struct heap* h, unsigned c) {
     }
 }
 
+/* A large block; when there is no memory for it, what this thread's heap holds for nothing goes first. */
+static void* span_block_alloc(size_t size, size_t align, bool* zeroed) {
+    if (heap_self() == &heap_empty && heap_attach() == NULL) return NULL;
+    void* p = large_alloc(size, align, zeroed);
+    if (p != NULL || size > PTRDIFF_MAX) return p;
+    heap_collect();
+    return large_alloc(size, align, zeroed);
+}
+
 WEIR_FN void* heap_alloc_slow(size_t size) {
     bool zeroed;
     if (size <= SLAB_MAX) return class_alloc(heap_self(), class_of(size == 0 ? 1 : size));
-    if (heap_self() == &heap_empty && heap_attach() == NULL) return NULL;
-    return large_alloc(size, 1, &zeroed);
+    return span_block_alloc(size, 1, &zeroed);
 }
 
 WEIR_FN void* heap_alloc_zeroable(size_t size, bool* zeroed) {
     *zeroed = false;
     if (size <= SLAB_MAX) return heap_alloc(size);
-    if (heap_self() == &heap_empty && heap_attach() == NULL) return NULL;
-    return large_alloc(size, 1, zeroed);
+    return span_block_alloc(size, 1, zeroed);
 }
 
 WEIR_FN void* heap_alloc_aligned(size_t size, size_t align) {
@@ -61,8 +68,7 @@ WEIR_FN void* heap_alloc_aligned(size_t size, size_t align) {
     if (align <= GRANULE) return heap_alloc(size);
     if (size <= SLAB_MAX && align <= SLAB_MAX)
         return class_alloc(heap_self(), class_of_aligned(size == 0 ? 1 : size, align));
-    if (heap_self() == &heap_empty && heap_attach() == NULL) return NULL;
-    return large_alloc(size == 0 ? 1 : size, align, &zeroed);
+    return span_block_alloc(size == 0 ? 1 : size, align, &zeroed);
 }
 
 /* The record of the slab or large block that starts at p or holds it; NULL after a report. */

@@ -81,7 +81,7 @@ WEIR_FN void census_take(struct census* t) {
 
 static void census_heap_slice(struct slice* s, void* context) {
     struct census_heap* t = context;
-    if (s->kind != SLICE_SLAB || load_relaxed(&s->owner) != t->heap->owner_word) return;
+    if (s->kind != SLICE_SLAB || owner_heap(load_relaxed(&s->owner)) != t->heap) return;
     uint32_t out = slab_out(s);
     uint32_t carved = load_relaxed(&s->carved);
     t->slabs++;

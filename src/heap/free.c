@@ -21,7 +21,8 @@ WEIR_FN void block_misuse(const struct slice* s, const void* p, const char* call
         core_report("invalid-free", REPORT_INTERIOR, p, call);
 }
 
-/* The outbox's blocks go to their slab; the heap adopts the slab if nobody owns it. */
+/* The outbox's blocks go to their slab; the heap adopts the slab if nobody owns it. That it may own it
+ * itself by now makes no difference: it is nudged like any other owner. */
 static void outbox_flush(struct heap* h, struct outbox* o) {
     struct slice* s = o->slab;
     uint32_t count = o->count;
@@ -29,16 +30,7 @@ static void outbox_flush(struct heap* h, struct outbox* o) {
     o->count = 0;
     o->slab = NULL;
     store_relaxed(&h->remote_frees, h->remote_frees + count);
-    if (slab_push_remote(s, o->first, o->last, count)) {
-        heap_adopt(h, s);
-    } else if (load_relaxed(&s->owner) == h->owner_word) {
-        /* Adopted since the first of them was put here. */
-        slab_collect(s, "free");
-        if (s->until == 0 && s->carved != 0 && h->active[s->size_class] != s) {
-            slab_list_remove(&h->available[s->size_class], s);
-            slab_release(h, s);
-        }
-    }
+    if (slab_push_remote(s, o->first, o->last, count)) heap_adopt(h, s);
 }
 
 WEIR_FN void outbox_flush_all(struct heap* h) {
@@ -72,7 +64,10 @@ static void slab_free_slow(struct slice* s, block_t* p, const char* call) {
         return;
     }
     if (full) full_seal(s, p);
-    if (load_relaxed(&s->owner) == h->owner_word) {
+    if (owner_heap(load_relaxed(&s->owner)) == h) {
+        /* The nudge goes first: blocks that come in afterwards nudge again. */
+        store_relaxed(&s->owner, h->owner_word);
+        slab_collect(s, call);
         slab_push(s, p);
     } else if (full || (load_relaxed(&s->remote) & REMOTE_UNOWNED) != 0) {
         /* Relaxed: only chooses between the two ways, both of which are right. */

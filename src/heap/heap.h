@@ -48,18 +48,20 @@ struct outbox {
  *  available[c] -> slab <-> slab ...               (owned, not active, with free blocks or room)
  *  A full slab is on no list and has no owner: whoever frees into it first takes it over.
  *
- *  Sync: all of it belongs to the thread whose word points here, but for the registry fields. */
+ *  Sync: all of it belongs to the thread whose word points here, but for `available` (lock) and the
+ *  registry fields. */
 struct heap {
     struct bin bins[CLASS_COUNT];
     struct slice* active[CLASS_COUNT];
     struct slice* available[CLASS_COUNT];
     struct outbox outbox[OUTBOX_SLOTS];
-    void* owner_word; /* what this heap's slabs carry: the heap, or with checks=full the heap + 1 */
+    struct os_lock lock; /* of `available` and the links and `listed` of the slabs on it */
+    void* owner_word; /* what this heap's slabs carry: the heap, or with checks=full OWNER_FULL added */
     uint64_t handed_out; /* blocks put into bins, ever; minus what is still there: blocks given out */
     uint64_t remote_frees;
     uint64_t slow_calls;
-    uint32_t turn; /* counts list turn-overs, for check_every */
-    uint64_t slab_count;
+    uint32_t turns_unchecked; /* since the last list that was walked */
+    uint64_t turn;            /* lists that turned over, for check_first */
     size_t kept_bytes; /* built in active slabs when their last block came back (SLICE_KEPT) */
     /* Registry; Sync: heaps_lock. */
     struct heap* registry_next;
@@ -88,6 +90,15 @@ WEIR_VAR_DECL struct heap_totals heap_totals;
 WEIR_VAR_DECL void (*heap_attach_hook)(void);
 /* Called on the slow path now and then (at most once per refill). */
 WEIR_VAR_DECL void (*heap_tick_hook)(void);
+
+/* Bits beside the heap's address in a slab's owner word; each makes the fast path's compare fail.
+ * FULL: checks=full, always. NUDGED: another thread has freed blocks of the slab; the owner is to take
+ * them in at its next free. */
+#define OWNER_FULL 1ul
+#define OWNER_NUDGED 2ul
+WEIR_INLINE struct heap* owner_heap(const void* word) {
+    return (struct heap*)((uintptr_t)word & ~(OWNER_FULL | OWNER_NUDGED));
+}
 
 WEIR_INLINE struct heap* heap_self(void) { return arch_thread_word(); }
 

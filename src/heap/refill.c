@@ -9,16 +9,21 @@
 
 #include "core/options.h"
 #include "core/report.h"
+#include "heap/available.h"
 #include "heap/full.h"
 #include "heap/slab.h"
+#include "page/span.h"
 
 /* Partly used slabs of ended threads, per class. Sync: heaps_lock; the heads are also read relaxed, to
  * skip the lock: a missed orphan is found next time. */
 static struct slice* orphans[CLASS_COUNT];
 
+/* Walking every list would cost half as much again as the fast path itself (docs/adr/0005): all of a
+ * thread's first ones are walked, which is all there are in most programs' tests, then a sample. */
 static bool turn_is_checked(struct heap* h) {
-    if (++h->turn < core_options.check_every) return false;
-    h->turn = 0;
+    if (h->turn++ < core_options.check_first) return true;
+    if (++h->turns_unchecked < core_options.check_every) return false;
+    h->turns_unchecked = 0;
     return true;
 }
 
@@ -94,17 +99,6 @@ static bool slab_fill_bin(struct heap* h, unsigned c, struct slice* s) {
     return true;
 }
 
-static struct slice* available_take(struct heap* h, unsigned c) {
-    enum { look = 8 };
-    struct slice* best = h->available[c];
-    if (best == NULL) return NULL;
-    struct slice* s = best->next;
-    for (unsigned i = 1; i < look && s != NULL; s = s->next, i++)
-        if (s->until > best->until || (s->until == best->until && s < best)) best = s;
-    slab_list_remove(&h->available[c], best);
-    return best;
-}
-
 static struct slice* orphan_take(struct heap* h, unsigned c) {
     if (load_relaxed(&orphans[c]) == NULL) return NULL;
     os_lock_take(&heaps_lock);
@@ -115,17 +109,16 @@ static struct slice* orphan_take(struct heap* h, unsigned c) {
         slab_list_remove(&orphans[c], s);
         s->flags &= (uint8_t)~SLICE_ORPHAN;
         store_relaxed(&s->owner, h->owner_word);
-        h->slab_count++;
     }
     os_lock_give(&heaps_lock);
     return s;
 }
 
-WEIR_FN void orphan_put(struct heap* h, struct slice* s) {
+WEIR_FN void orphan_put(struct slice* s) {
     for (;;) {
         slab_collect(s, "free");
         if (s->until == 0) {
-            slab_release(h, s);
+            slab_release(s);
             return;
         }
         os_lock_take(&heaps_lock);
@@ -137,11 +130,18 @@ WEIR_FN void orphan_put(struct heap* h, struct slice* s) {
             s->flags &= (uint8_t)~SLICE_ORPHAN;
         }
         os_lock_give(&heaps_lock);
-        if (gone) {
-            h->slab_count--;
-            return;
-        }
+        if (gone) return;
     }
+}
+
+static void orphan_forget(struct slice* s, void* context) {
+    (void)context;
+    if (s->kind == SLICE_SLAB) s->flags &= (uint8_t)~SLICE_ORPHAN;
+}
+
+WEIR_FN void orphans_forget(void) {
+    for (unsigned c = 0; c < CLASS_COUNT; c++) orphans[c] = NULL;
+    span_visit_records(orphan_forget, NULL);
 }
 
 WEIR_FN void heap_adopt(struct heap* h, struct slice* s) {
@@ -152,35 +152,14 @@ WEIR_FN void heap_adopt(struct heap* h, struct slice* s) {
         os_lock_give(&heaps_lock);
     }
     store_relaxed(&s->owner, h->owner_word);
-    h->slab_count++;
-    slab_collect(s, "free");
-    if (s->until == 0)
-        slab_release(h, s);
-    else
-        slab_list_push(&h->available[s->size_class], s);
-}
-
-/* Slabs that other threads emptied lie unnoticed on the available lists: look now and then. */
-static void available_sweep(struct heap* h) {
-    for (unsigned c = 0; c < CLASS_COUNT; c++) {
-        struct slice* s = h->available[c];
-        while (s != NULL) {
-            struct slice* next = s->next;
-            slab_collect(s, "malloc");
-            if (s->until == 0) {
-                slab_list_remove(&h->available[c], s);
-                slab_release(h, s);
-            }
-            s = next;
-        }
-    }
+    available_put(h, s, "free");
 }
 
 static struct slice* slab_next(struct heap* h, unsigned c) {
     struct slice* s = available_take(h, c);
     if (s == NULL) s = orphan_take(h, c);
     if (s != NULL) return s;
-    if ((h->slow_calls & 63) == 0) available_sweep(h);
+    if ((h->slow_calls & 63) == 0) available_sweep(h, "malloc");
     s = slab_make(h, c);
     if (s != NULL) return s;
     /* No memory: what this thread still holds for others and for itself may make room. */
@@ -210,10 +189,7 @@ WEIR_FN bool refill(struct heap* h, unsigned c) {
         if (s == NULL && (s = h->active[c] = slab_next(h, c)) == NULL) return false;
         if (slab_fill_bin(h, c, s)) return true;
         active_drop(h, c);
-        if (slab_disown(s))
-            h->slab_count--;
-        else
-            h->active[c] = s;
+        if (!slab_disown(s)) h->active[c] = s;
     }
 }
 
@@ -246,7 +222,7 @@ static void kept_release(struct heap* h, const struct slice* except) {
         bin_return(h, c);
         if (s->until == 0) {
             active_drop(h, c);
-            slab_release(h, s);
+            slab_release(s);
         } else {
             s->flags &= (uint8_t)~SLICE_KEPT;
         }
@@ -259,8 +235,7 @@ WEIR_FN void heap_free_last(struct slice* s) {
     unsigned c = s->size_class;
     if (h->active[c] != s) {
         if (!slab_check_list(h, s, "free")) return;
-        slab_list_remove(&h->available[c], s);
-        slab_release(h, s);
+        available_release(h, s);
         return;
     }
     /* The active slab stays, its blocks back in the bin, so that a lone block that comes and goes costs no

@@ -19,6 +19,8 @@ WEIR_FN void bin_return(struct heap* h, unsigned c);
 /* Send every outbox. */
 WEIR_FN void outbox_flush_all(struct heap* h);
 /* Give slabs of ended threads to whoever wants them. The slab is on no list and owned by the caller. */
-WEIR_FN void orphan_put(struct heap* h, struct slice* s);
+WEIR_FN void orphan_put(struct slice* s);
+/* In the child of a fork that could not wait for the lists: orphans stay unowned, and on no list. */
+WEIR_FN void orphans_forget(void);
 
 #endif

@@ -9,6 +9,7 @@
 #include "heap/registry.h"
 
 #include "core/options.h"
+#include "heap/available.h"
 #include "heap/full.h"
 #include "heap/heap.h"
 #include "heap/refill.h"
@@ -40,9 +41,9 @@ static void heap_reset(struct heap* h) {
         h->available[c] = NULL;
     }
     for (unsigned i = 0; i < OUTBOX_SLOTS; i++) h->outbox[i] = (struct outbox){0};
+    h->lock = (struct os_lock){.rank = LOCK_HEAP};
     h->owner_word = (char*)h + (full_is_on() ? 1 : 0);
     h->kept_bytes = 0;
-    h->slab_count = 0;
 }
 
 /* Under heaps_lock: move the figures of an ended heap to the totals and let another thread have it. */
@@ -69,12 +70,9 @@ static void heap_disband(struct heap* h) {
         h->active[c] = NULL;
         if (s != NULL) {
             s->flags &= (uint8_t)~SLICE_KEPT;
-            orphan_put(h, s);
+            orphan_put(s);
         }
-        while ((s = h->available[c]) != NULL) {
-            slab_list_remove(&h->available[c], s);
-            orphan_put(h, s);
-        }
+        while ((s = available_take(h, c)) != NULL) orphan_put(s);
     }
     h->kept_bytes = 0;
 }
@@ -98,6 +96,7 @@ static struct heap* heap_take(int tid) {
     struct heap* h = spares;
     if (h != NULL) {
         spares = h->spare_next;
+        heap_reset(h); /* again: a fork may have left it half emptied */
     } else {
         h = span_meta_alloc(sizeof *h);
         if (h == NULL) return NULL;
@@ -146,53 +145,87 @@ WEIR_FN void heap_collect(void) {
         struct slice* s = h->active[c];
         if (s != NULL) {
             bin_return(h, c);
-            slab_collect(s, "malloc_trim");
             h->active[c] = NULL;
             s->flags &= (uint8_t)~SLICE_KEPT;
-            slab_list_push(&h->available[c], s);
-        }
-        for (s = h->available[c]; s != NULL;) {
-            struct slice* next = s->next;
-            slab_collect(s, "malloc_trim");
-            if (s->until == 0) {
-                slab_list_remove(&h->available[c], s);
-                slab_release(h, s);
-            }
-            s = next;
+            available_put(h, s, "malloc_trim");
         }
     }
+    available_sweep(h, "malloc_trim");
     h->kept_bytes = 0;
 }
 
 WEIR_FN struct heap* registry_first(void) { return load_acquire(&registry); }
 
+/* A signal handler may fork while the thread it interrupted holds the page lock. Waiting for a lock that
+ * is taken before that one could then be for ever, since its owner may wait for the page lock: such a
+ * fork goes without it, and the child puts right what the lock's owner was doing. */
+static bool fork_take(struct os_lock* lock, bool may_wait) {
+    if (!may_wait && !os_lock_is_mine(lock)) return os_lock_try(lock);
+    os_lock_take(lock);
+    return true;
+}
+
+static bool fork_has_heaps_lock; /* Sync: the page lock, from prepare to parent or child */
+static bool fork_has_own_lock;   /* likewise */
+
 WEIR_FN void heap_fork_prepare(void) {
-    os_lock_take(&heaps_lock);
+    bool may_wait = !os_lock_is_mine(&page_lock);
+    bool have_heaps = fork_take(&heaps_lock, may_wait);
+    bool have_own = fork_take(&heap_self()->lock, may_wait);
     os_lock_take(&page_lock);
+    fork_has_heaps_lock = have_heaps;
+    fork_has_own_lock = have_own;
 }
 
 WEIR_FN void heap_fork_parent(void) {
+    bool have_heaps = fork_has_heaps_lock;
+    bool have_own = fork_has_own_lock;
     os_lock_give(&page_lock);
-    os_lock_give(&heaps_lock);
+    if (have_own) os_lock_give(&heap_self()->lock);
+    if (have_heaps) os_lock_give(&heaps_lock);
 }
 
 /* A slab whose owner did not come along: nobody's now. Which of its free blocks were where, only the
- * owner knew, so they count as in use. */
+ * owner knew, so they count as in use. The survivor's listed slabs go the same way if the list was being
+ * changed. */
 static void slab_leave_behind(struct slice* s, void* survivor) {
-    if (s->kind != SLICE_SLAB || load_relaxed(&s->owner) == survivor) return;
-    if (load_relaxed(&s->owner) == NULL && (load_relaxed(&s->remote) & REMOTE_UNOWNED) != 0) return;
+    if (s->kind != SLICE_SLAB) return;
+    struct heap* self = survivor;
+    struct heap* owner = owner_heap(load_relaxed(&s->owner));
+    if (owner == NULL && (load_relaxed(&s->remote) & REMOTE_UNOWNED) != 0) return;
+    if (owner == self && self != &heap_empty && (fork_has_own_lock || self->active[s->size_class] == s)) return;
     slab_forget_free(s);
+    s->listed = 0;
     store_relaxed(&s->owner, NULL);
     store_release(&s->remote, REMOTE_UNOWNED);
 }
 
+/* What was being changed while this process was made: what it led to is found again, or stays unused. */
+static void registry_repair(struct heap* self) {
+    orphans_forget();
+    spares = NULL;
+    for (struct heap* h = registry; h != NULL; h = h->registry_next) {
+        if (h == self || load_relaxed(&h->tid) != 0) continue;
+        h->spare_next = spares;
+        spares = h;
+    }
+}
+
 WEIR_FN void heap_fork_child(void) {
     struct heap* self = heap_self();
-    os_lock_forget_sleepers(&heaps_lock);
-    os_lock_forget_sleepers(&page_lock);
-    span_visit((void (*)(struct slice*, void*))slab_leave_behind, self->owner_word);
-    for (struct heap* h = registry; h != NULL; h = h->registry_next)
-        if (h != self && load_relaxed(&h->tid) != 0) heap_retire(h);
+    bool clean = fork_has_heaps_lock && fork_has_own_lock;
+    os_lock_fork_child(&page_lock, false);
+    os_lock_fork_child(&heaps_lock, !fork_has_heaps_lock);
+    os_lock_fork_child(&self->lock, !fork_has_own_lock);
+    if (!fork_has_heaps_lock) registry_repair(self);
+    if (!clean || load_relaxed(&heap_totals.heaps_live) != (self == &heap_empty ? 0 : 1)) {
+        span_visit_records(slab_leave_behind, self);
+        for (struct heap* h = registry; h != NULL; h = h->registry_next)
+            if (h != self && load_relaxed(&h->tid) != 0) heap_retire(h);
+    }
+    if (!fork_has_own_lock)
+        for (unsigned c = 0; c < CLASS_COUNT; c++) self->available[c] = NULL;
     if (self != &heap_empty) store_relaxed(&self->tid, os_thread_id());
+    fork_has_heaps_lock = fork_has_own_lock = true;
     heap_fork_parent();
 }

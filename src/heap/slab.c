@@ -5,6 +5,7 @@
 #include "heap/slab.h"
 
 #include "core/report.h"
+#include "heap/available.h"
 #include "page/span.h"
 
 WEIR_FN struct slice* slab_make(struct heap* h, unsigned c) {
@@ -17,6 +18,7 @@ WEIR_FN struct slice* slab_make(struct heap* h, unsigned c) {
     s->carved = 0;
     s->remote = 0;
     s->turns = 0;
+    s->listed = 0;
     s->size_class = (uint8_t)c;
     for (uint32_t i = 1; i < k->slices; i++) {
         s[i].kind = SLICE_SLAB_REST;
@@ -25,14 +27,12 @@ WEIR_FN struct slice* slab_make(struct heap* h, unsigned c) {
     }
     s->kind = SLICE_SLAB;
     store_relaxed(&s->owner, h->owner_word);
-    h->slab_count++;
     return s;
 }
 
-WEIR_FN void slab_release(struct heap* h, struct slice* s) {
+WEIR_FN void slab_release(struct slice* s) {
     for (uint32_t i = 1; i < s->span_slices; i++) s[i].kind = SLICE_NONE;
     store_relaxed(&s->owner, NULL);
-    h->slab_count--;
     span_free(s);
 }
 
@@ -125,12 +125,20 @@ WEIR_FN void slab_collect(struct slice* s, const char* call) {
 
 WEIR_FN bool slab_disown(struct slice* s) {
     uint64_t expected = 0;
-    void* owner = s->owner;
+    void* owner = load_relaxed(&s->owner);
     store_relaxed(&s->owner, NULL);
     /* Release: publishes the record to the thread that claims it. */
     if (cas_acq_rel(&s->remote, &expected, REMOTE_UNOWNED)) return true;
     store_relaxed(&s->owner, owner);
     return false;
+}
+
+/* The first block on the remote list: make the owner's next free look. */
+static void slab_nudge(struct slice* s) {
+    void* owner = load_relaxed(&s->owner);
+    if (owner == NULL || ((uintptr_t)owner & OWNER_NUDGED) != 0) return;
+    /* Fails where the slab changed hands meanwhile; whoever took it took the blocks in. */
+    cas_acq_rel(&s->owner, &owner, (void*)((uintptr_t)owner | OWNER_NUDGED));
 }
 
 WEIR_FN bool slab_push_remote(struct slice* s, block_t* first, block_t* last, uint32_t count) {
@@ -144,7 +152,10 @@ WEIR_FN bool slab_push_remote(struct slice* s, block_t* first, block_t* last, ui
         wanted = (uint64_t)(remote_count(word) + count) * REMOTE_ONE | granule;
         /* Release: publishes the links to slab_collect. Acquire: if the slab was unowned, its record. */
     } while (!cas_acq_rel(&s->remote, &word, wanted));
-    return (word & REMOTE_UNOWNED) != 0;
+    if ((word & REMOTE_UNOWNED) != 0) return true;
+    if ((word & REMOTE_FIRST) == 0) slab_nudge(s);
+    available_steal(s);
+    return false;
 }
 
 WEIR_FN bool slab_claim(struct slice* s) {

@@ -29,7 +29,7 @@ WEIR_INLINE size_t slab_built_bytes(const struct slice* s) { return (size_t)s->c
 /* A new slab of class c for heap h, without a block built; NULL: no memory. */
 WEIR_FN struct slice* slab_make(struct heap* h, unsigned c);
 /* Give the slab's memory back to the page layer. No block of it is in use; it is on no list. */
-WEIR_FN void slab_release(struct heap* h, struct slice* s);
+WEIR_FN void slab_release(struct slice* s);
 /* Build the next OS page's worth of blocks; returns the first, *count their number (0: no room). */
 WEIR_FN block_t* slab_build(struct slice* s, uint32_t* count);
 /* Whether p is where a block of the slab starts. */
@@ -41,7 +41,8 @@ WEIR_FN block_t* slab_walk(const struct slice* s, block_t* first, uint32_t count
 WEIR_FN void slab_collect(struct slice* s, const char* call);
 /* Owner: give up a slab that is on no list. False: blocks came in meanwhile, it is still the caller's. */
 WEIR_FN bool slab_disown(struct slice* s);
-/* Hand `count` linked blocks to the slab's owner. True: nobody owned it, and the caller does now. */
+/* Hand `count` linked blocks to the slab's owner. True: nobody owned it, and the caller does now. False:
+ * the slab may be gone when the call returns. */
 WEIR_FN bool slab_push_remote(struct slice* s, block_t* first, block_t* last, uint32_t count);
 /* Take an unowned slab; false: somebody else did. */
 WEIR_FN bool slab_claim(struct slice* s);

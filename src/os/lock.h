@@ -1,8 +1,7 @@
-/* lock.h: the one kind of lock weir has: a futex mutex with a rank that its holder may take again
- * while it forks.
+/* lock.h: the one kind of lock weir has: a futex mutex that its owner may take again.
  *
- * Taken on slow paths only. A thread takes locks in falling rank, which debug builds check. It knows
- * nothing of what it protects.
+ * Taken on slow paths only. A thread that holds a lock takes only locks of a larger rank, or one it has.
+ * It knows nothing of what it protects.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -14,44 +13,57 @@
 #include "base/compiler.h"
 #include "os/os.h"
 
-/* A thread that holds a lock takes only locks of a larger rank. */
-enum lock_rank { LOCK_START = 1, LOCK_HEAPS = 2, LOCK_PAGES = 3, LOCK_REPORT = 4 };
+enum lock_rank { LOCK_HEAPS = 1, LOCK_HEAP = 2, LOCK_PAGES = 3 };
 
-/*  state: 0 free, 1 held, 2 held and somebody sleeps.
- *  Invariant: depth > 0 == holder is the thread that holds it. */
+/*  owner == 0: free. nest: how often the owner has taken it again.
+ *
+ *  The owner's name is the lock word itself, so that a signal handler that forks finds out at every
+ *  instruction whether the thread it interrupted holds the lock. */
 struct os_lock {
-    uint32_t state; /* Sync: atomic; acquire on take pairs with release on give */
-    uint32_t depth; /* Sync: the holder */
-    void* holder;   /* Sync: written by the holder; a reader compares it with itself only, so stale is safe */
+    void* owner;      /* Sync: atomic; acquire on take pairs with release on give */
+    uint32_t nest;    /* Sync: the owner */
+    uint32_t waiters; /* Sync: atomic, seq_cst with owner: a giver sees the waiter or the waiter the gift */
+    uint32_t turn;    /* Sync: atomic; what waiters sleep on */
     uint32_t rank;
 };
 
-WEIR_FN void os_lock_take_slow(struct os_lock* lock);
+WEIR_FN void os_lock_take_slow(struct os_lock* lock, void* self);
+WEIR_FN void os_lock_wake(struct os_lock* lock);
+
+WEIR_INLINE bool os_lock_is_mine(struct os_lock* lock) {
+    return load_relaxed(&lock->owner) == arch_thread_pointer(); /* only this thread writes that value */
+}
+
+WEIR_INLINE bool os_lock_try(struct os_lock* lock) {
+    void* expected = NULL;
+    return __atomic_compare_exchange_n(&lock->owner, &expected, arch_thread_pointer(), false, __ATOMIC_SEQ_CST,
+                                       __ATOMIC_RELAXED);
+}
 
 WEIR_INLINE void os_lock_take(struct os_lock* lock) {
-    void* self = arch_thread_pointer();
-    /* Only the forking thread, between the prepare and the parent or child handler, finds itself here. */
-    if (weir_unlikely(load_relaxed(&lock->holder) == self)) {
-        lock->depth++;
-        return;
-    }
-    uint32_t expected = 0;
-    if (weir_unlikely(!cas_acquire(&lock->state, &expected, 1u))) os_lock_take_slow(lock);
-    weir_assert(lock->depth == 0);
-    store_relaxed(&lock->holder, self);
-    lock->depth = 1;
+    if (weir_likely(os_lock_try(lock))) return;
+    if (os_lock_is_mine(lock))
+        lock->nest++;
+    else
+        os_lock_take_slow(lock, arch_thread_pointer());
 }
 
 WEIR_INLINE void os_lock_give(struct os_lock* lock) {
-    weir_assert(lock->depth > 0 && lock->holder == arch_thread_pointer());
-    if (--lock->depth != 0) return;
-    store_relaxed(&lock->holder, NULL);
-    if (weir_unlikely(xchg_release(&lock->state, 0u) == 2)) os_futex_wake(&lock->state, 1);
+    weir_assert(os_lock_is_mine(lock));
+    if (lock->nest != 0) {
+        lock->nest--;
+        return;
+    }
+    __atomic_store_n(&lock->owner, NULL, __ATOMIC_SEQ_CST); /* release, and before the load of waiters */
+    if (weir_unlikely(__atomic_load_n(&lock->waiters, __ATOMIC_SEQ_CST) != 0)) os_lock_wake(lock);
 }
 
-/* In the child of fork: the other threads are gone, and with them those that slept. */
-WEIR_INLINE void os_lock_forget_sleepers(struct os_lock* lock) {
-    if (load_relaxed(&lock->state) == 2) store_relaxed(&lock->state, 1u);
+/* In the child of fork, the only thread: those that slept are gone. `steal`: so is the owner. */
+WEIR_INLINE void os_lock_fork_child(struct os_lock* lock, bool steal) {
+    store_relaxed(&lock->waiters, 0u);
+    if (!steal) return;
+    lock->nest = 0;
+    store_relaxed(&lock->owner, arch_thread_pointer());
 }
 
 #endif

@@ -38,7 +38,7 @@ WEIR_FN bool os_cover(void* p, size_t bytes, bool accessible);
  * (locked memory). */
 WEIR_FN bool os_purge(void* p, size_t bytes);
 /* Move the pages of [from, from+bytes) to [to, to+bytes); both ranges stay mapped, `from` reads as zero
- * afterwards. False: nothing was moved (old kernel, emulator). */
+ * afterwards. False: nothing was moved (old kernel, emulator, limit), and `to` may be unmapped. */
 WEIR_FN bool os_move(void* from, void* to, size_t bytes);
 /* Whether the kernel would charge this many bytes to the process now, as a private writable mapping. */
 WEIR_FN bool os_charge_probe(size_t bytes);
@@ -46,6 +46,8 @@ WEIR_FN bool os_charge_probe(size_t bytes);
 WEIR_FN bool os_overcommit_is_strict(void);
 /* RLIMIT_AS of the process in bytes; UINT64_MAX when there is none. */
 WEIR_FN uint64_t os_address_space_limit(void);
+/* Whether RLIMIT_AS or RLIMIT_DATA limits this process. */
+WEIR_FN bool os_memory_is_limited(void);
 /* CLOCK_MONOTONIC in nanoseconds. */
 WEIR_FN uint64_t os_clock_ns(void);
 /* Write all of it; 0 or an errno. */

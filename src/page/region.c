@@ -120,7 +120,11 @@ WEIR_FN struct region* region_add(uint32_t slices) {
     size_t records = align_up(((size_t)slices + 64) << SLICE_RECORD_SHIFT, SLICE_BYTES);
     size_t least = align_up(((size_t)slices << SLICE_SHIFT) + records, REGION_GRANULE);
     size_t bytes = (64 * MIB) << (row < 256 ? row / 16 : 16);
-    if (region_commit_strict || bytes < least) bytes = least;
+    /* Where address space is scarce, each region is small, so that it can go back when it is free. */
+    uint64_t limit = os_address_space_limit();
+    if (limit != UINT64_MAX && bytes > limit / 64) bytes = align_up(limit / 64, REGION_GRANULE);
+    /* A large request gets what it needs: the rest of a common size would lie idle. */
+    if (region_commit_strict || bytes < 4 * least) bytes = least;
     for (;; bytes = bytes / 2 < least ? least : align_up(bytes / 2, REGION_GRANULE)) {
         void* base = os_reserve(bytes, REGION_GRANULE);
         if (base != NULL) {
@@ -179,12 +183,13 @@ WEIR_FN bool region_extend(struct region* r, uint32_t count) {
 WEIR_FN void region_trim(void) {
     struct region* r = &regions[0];
     if (r->base == 0) return;
-    uint32_t keep = r->committed;
+    uint32_t keep = r->frontier;
     if (keep >= r->slices) return;
     os_unmap((void*)(r->base + ((uintptr_t)keep << SLICE_SHIFT)), (size_t)(r->slices - keep) << SLICE_SHIFT);
     size_t records_end = (size_t)r->first << SLICE_SHIFT;
     size_t records_keep = align_up((size_t)keep << SLICE_RECORD_SHIFT, os_page_bytes());
     if (records_keep < r->record_bytes) records_keep = r->record_bytes;
+    r->committed = keep;
     r->slices = keep;
     region_publish();
     if (records_keep < records_end)

@@ -38,8 +38,8 @@ enum { SLICE_MOVED = 1u, SLICE_ORPHAN = 2u, SLICE_KEPT = 4u };
  *    SLAB_REST and FREE_END: s[i].back == i
  *    slab: until + blocks on `free` == carved <= capacity of its class
  *  Sync: the fields of a slab belong to its owner, who writes them with plain stores, but for `remote`
- *  (atomic) and `owner` (relaxed: any thread compares it with itself, and only that thread ever stores
- *  that value or takes it away). All other records and the span fields: the page lock. */
+ *  (atomic) and `owner` (relaxed atomic: any thread compares it with itself, and only that thread ever
+ *  stores that value; others may add a bit to it, which makes the compare fail). All other records and the span fields: the page lock. */
 struct slice {
     void* owner;  /* owner word of the heap; NULL: nobody's, or no slab */
     union {
@@ -54,7 +54,10 @@ struct slice {
     uint32_t span_slices;
     uint32_t back;
     uint8_t kind;  /* enum slice_kind */
-    uint8_t state; /* free span: enum span_state */
+    union {
+        uint8_t state;  /* free span: enum span_state */
+        uint8_t listed; /* slab: on its owner's available list; under the owner's lock */
+    };
     uint16_t region;
     uint8_t size_class; /* slab */
     uint8_t flags;

@@ -271,10 +271,10 @@ WEIR_FN void span_free(struct slice* s) {
     r->live -= slices;
     span_totals.live -= (uint64_t)slices << SLICE_SHIFT;
     enum span_state state = SPAN_DIRTY;
+    if ((s->flags & SLICE_MOVED) != 0) span_totals.moved--;
     if ((s->flags & SLICE_MOVED) != 0 &&
         os_cover((void*)slice_address(s), (size_t)slices << SLICE_SHIFT, true)) {
         state = SPAN_CLEAN;
-        span_totals.moved--;
         span_totals.purged += (uint64_t)slices << SLICE_SHIFT;
     }
     s->kind = SLICE_NONE;
@@ -329,8 +329,15 @@ WEIR_FN bool span_resize(struct slice* s, size_t slices) {
     return done;
 }
 
+/* A move that the kernel refused: it may have unmapped the destination before it looked at its limits.
+ * What cannot be covered again stays out of use for good, and inaccessible. */
+static void span_abandon(struct slice* s) {
+    if (os_cover((void*)slice_address(s), (size_t)s->span_slices << SLICE_SHIFT, true)) span_free(s);
+}
+
 WEIR_FN struct slice* span_move(struct slice* s, size_t slices, size_t bytes) {
-    if (slices > UINT32_MAX / 4 || !span_is_plausible(slices)) return NULL;
+    if (slices > UINT32_MAX / 4 || region_commit_strict || os_memory_is_limited() || !span_is_plausible(slices))
+        return NULL;
     bool zeroed;
     os_lock_take(&page_lock);
     struct slice* to = NULL;
@@ -338,7 +345,7 @@ WEIR_FN struct slice* span_move(struct slice* s, size_t slices, size_t bytes) {
     os_lock_give(&page_lock);
     if (to == NULL) return NULL;
     if (!os_move((void*)slice_address(s), (void*)slice_address(to), align_up(bytes, os_page_bytes()))) {
-        span_free(to);
+        span_abandon(to);
         return NULL;
     }
     os_lock_take(&page_lock);
@@ -389,6 +396,29 @@ WEIR_FN void span_visit(void (*visit)(struct slice* s, void* context), void* con
             visit(s, context);
         }
     }
+    os_lock_give(&page_lock);
+}
+
+WEIR_FN void span_visit_records(void (*visit)(struct slice* s, void* context), void* context) {
+    for (uint32_t row = 0; row < region_count; row++) {
+        const struct region* r = &regions[row];
+        if (r->base == 0) continue;
+        for (uint32_t i = r->first; i < r->frontier; i++) visit(region_slices(r) + i, context);
+    }
+}
+
+WEIR_FN void span_trim(void) {
+    os_lock_take(&page_lock);
+    struct region* r = &regions[0];
+    while (r->base != 0 && r->frontier > r->first) {
+        struct slice* s = region_slices(r) + r->frontier - 1;
+        if (s->kind == SLICE_FREE_END) s -= s->back;
+        if (s->kind != SLICE_FREE) break;
+        uint32_t slices = s->span_slices;
+        list_remove(s);
+        r->frontier -= slices;
+    }
+    region_trim();
     os_lock_give(&page_lock);
 }
 

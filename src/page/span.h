@@ -42,6 +42,12 @@ WEIR_FN bool span_purge_all(void);
 WEIR_FN void* span_meta_alloc(size_t bytes);
 /* Call `visit` for the first slice of every span of every region, under the page lock. */
 WEIR_FN void span_visit(void (*visit)(struct slice* s, void* context), void* context);
+/* The same for every record below the frontiers, whether it starts a span or not: right even when the
+ * page layer was interrupted half-way. Takes no lock: for the only thread of a fork's child. */
+WEIR_FN void span_visit_records(void (*visit)(struct slice* s, void* context), void* context);
+/* Return address space that no block needs, where a limit on it was lowered: what is free at the end of
+ * the primary region and what was never used of it. */
+WEIR_FN void span_trim(void);
 /* Walk every region and check every invariant of slice.h and of the free lists; true when all hold. */
 WEIR_FN bool span_check(void);
 

@@ -1,14 +1,27 @@
-/* lock.c: the contended path of lock.h, after Drepper's "Futexes Are Tricky", mutex 2.
+/* lock.c: the contended path of lock.h.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
 #include "os/lock.h"
 
-WEIR_FN void os_lock_take_slow(struct os_lock* lock) {
-    for (unsigned spin = 0; spin < 64; spin++) {
-        uint32_t expected = 0;
-        if (load_relaxed(&lock->state) == 0 && cas_acquire(&lock->state, &expected, 1u)) return;
+WEIR_FN void os_lock_take_slow(struct os_lock* lock, void* self) {
+    enum { spins = 64 };
+    for (unsigned spin = 0; spin < spins; spin++) {
         arch_pause();
+        if (load_relaxed(&lock->owner) == NULL && os_lock_try(lock)) return;
     }
-    while (xchg_acquire(&lock->state, 2u) != 0) os_futex_wait(&lock->state, 2);
+    weir_assert(load_relaxed(&lock->owner) != self);
+    (void)self;
+    __atomic_fetch_add(&lock->waiters, 1u, __ATOMIC_SEQ_CST); /* before the next look at the owner */
+    for (;;) {
+        uint32_t turn = load_acquire(&lock->turn); /* before the look, so that no wake is missed */
+        if (os_lock_try(lock)) break;
+        os_futex_wait(&lock->turn, turn);
+    }
+    sub_relaxed(&lock->waiters, 1u);
+}
+
+WEIR_FN void os_lock_wake(struct os_lock* lock) {
+    __atomic_fetch_add(&lock->turn, 1u, __ATOMIC_RELEASE); /* pairs with the acquire above */
+    os_futex_wake(&lock->turn, 1);
 }

@@ -176,10 +176,16 @@ WEIR_FN bool os_overcommit_is_strict(void) {
     return os_read_file("/proc/sys/vm/overcommit_memory", &mode, 1) == 1 && mode == '2';
 }
 
-WEIR_FN uint64_t os_address_space_limit(void) {
+static uint64_t os_limit(int resource) {
     struct rlimit limit;
-    if (os_call6(OS_OTHER, SYS_prlimit64, 0, RLIMIT_AS, 0, (long)&limit, 0, 0) != 0) return UINT64_MAX;
+    if (os_call6(OS_OTHER, SYS_prlimit64, 0, resource, 0, (long)&limit, 0, 0) != 0) return UINT64_MAX;
     return limit.rlim_cur == RLIM_INFINITY ? UINT64_MAX : limit.rlim_cur;
+}
+
+WEIR_FN uint64_t os_address_space_limit(void) { return os_limit(RLIMIT_AS); }
+
+WEIR_FN bool os_memory_is_limited(void) {
+    return os_limit(RLIMIT_AS) != UINT64_MAX || os_limit(RLIMIT_DATA) != UINT64_MAX;
 }
 
 WEIR_FN uint64_t os_clock_ns(void) {

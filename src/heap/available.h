@@ -1,0 +1,26 @@
+/* available.h: the slabs a heap owns besides its active ones, where another thread may end one.
+ *
+ * Internal to the heap layer. A slab whose blocks were all given back, the last ones by other threads,
+ * is released by whoever notices: its owner may sleep for good. Hence these lists, alone of all that a
+ * heap has, are under a lock, which the owner takes once per slab and others hardly ever.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#ifndef WEIR_HEAP_AVAILABLE_H
+#define WEIR_HEAP_AVAILABLE_H
+
+#include "heap/heap.h"
+
+/* Owner: list a slab that is not active. Takes in what other threads freed first, and releases the slab
+ * if none of its blocks is in use. */
+WEIR_FN void available_put(struct heap* h, struct slice* s, const char* call);
+/* Owner: the fullest of the first slabs of class c, off the list; NULL: none. */
+WEIR_FN struct slice* available_take(struct heap* h, unsigned c);
+/* Owner: a listed slab's last block came back: release it. */
+WEIR_FN void available_release(struct heap* h, struct slice* s);
+/* Owner: take in what other threads freed of all listed slabs, and release the empty ones. */
+WEIR_FN void available_sweep(struct heap* h, const char* call);
+/* Anybody: if slab s is listed by its owner and none of its blocks is in use, release it. */
+WEIR_FN void available_steal(struct slice* s);
+
+#endif
