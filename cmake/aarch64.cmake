@@ -1,4 +1,6 @@
 # Cross build for aarch64 on a Debian or Ubuntu host; tests run under qemu-aarch64.
+#
+# SPDX-License-Identifier: Apache-2.0
 set(CMAKE_SYSTEM_NAME Linux)
 set(CMAKE_SYSTEM_PROCESSOR aarch64)
 set(CMAKE_C_COMPILER aarch64-linux-gnu-gcc)

@@ -32,44 +32,44 @@ extern const char* weir_options;
  *  call. Set `struct_size` to `sizeof(struct weir_stats)` before the call; a newer library fills in as
  *  many fields as the caller knows. */
 struct weir_stats {
-    uint32_t struct_size;   /**< set by the caller: sizeof(struct weir_stats) */
-    uint32_t version;       /**< set by the library: WEIR_STATS_VERSION */
-    uint64_t live_bytes;    /**< blocks in the program's hands, at their usable sizes */
-    uint64_t live_blocks;   /**< number of those blocks */
-    uint64_t cached_bytes;  /**< free blocks inside slabs that belong to a thread heap or wait for one */
-    uint64_t dirty_bytes;   /**< free spans that may still be resident */
-    uint64_t metadata_bytes;    /**< resident bookkeeping (slice records, thread heaps) */
-    uint64_t resident_bytes;    /**< resident set of the whole process now */
+    uint32_t struct_size;    /**< set by the caller: sizeof(struct weir_stats) */
+    uint32_t version;        /**< set by the library: WEIR_STATS_VERSION */
+    uint64_t live_bytes;     /**< blocks in the program's hands, at their usable sizes */
+    uint64_t live_blocks;    /**< number of those blocks */
+    uint64_t cached_bytes;   /**< free blocks inside slabs that belong to a thread heap or wait for one */
+    uint64_t dirty_bytes;    /**< free spans that may still be resident */
+    uint64_t metadata_bytes; /**< resident bookkeeping (slice records, thread heaps) */
+    uint64_t resident_bytes; /**< resident set of the whole process now */
     uint64_t resident_peak_bytes; /**< largest resident set of the whole process so far */
-    uint64_t committed_bytes;   /**< address space that is readable and writable now */
-    uint64_t reserved_bytes;    /**< address space that is set aside */
-    uint64_t alloc_calls;   /**< number of blocks given out since the start */
-    uint64_t free_calls;    /**< number of blocks given back since the start */
-    uint64_t remote_frees;  /**< of these, by a thread that did not own the block's slab */
-    uint64_t slow_calls;    /**< number of allocations that left the fast path */
-    uint64_t heaps_live;    /**< number of thread heaps in use */
-    uint64_t heaps_total;   /**< number of thread heaps ever made */
-    uint64_t sys_map;       /**< number of mmap and munmap calls */
-    uint64_t sys_protect;   /**< number of mprotect calls */
-    uint64_t sys_purge;     /**< number of madvise calls that gave memory back */
-    uint64_t sys_remap;     /**< number of mremap calls */
-    uint64_t sys_other;     /**< number of all other system calls */
-    uint64_t purged_bytes;  /**< bytes given back to the kernel since the start */
-    uint64_t misuse_reports; /**< number of misuse reports (on_error=report keeps going) */
+    uint64_t committed_bytes;     /**< address space that is readable and writable now */
+    uint64_t reserved_bytes;      /**< address space that is set aside */
+    uint64_t alloc_calls;         /**< number of blocks given out since the start */
+    uint64_t free_calls;          /**< number of blocks given back since the start */
+    uint64_t remote_frees;        /**< of these, by a thread that did not own the block's slab */
+    uint64_t slow_calls;          /**< number of allocations that left the fast path */
+    uint64_t heaps_live;          /**< number of thread heaps in use */
+    uint64_t heaps_total;         /**< number of thread heaps ever made */
+    uint64_t sys_map;             /**< number of mmap and munmap calls */
+    uint64_t sys_protect;         /**< number of mprotect calls */
+    uint64_t sys_purge;           /**< number of madvise calls that gave memory back */
+    uint64_t sys_remap;           /**< number of mremap calls */
+    uint64_t sys_other;           /**< number of all other system calls */
+    uint64_t purged_bytes;        /**< bytes given back to the kernel since the start */
+    uint64_t misuse_reports;      /**< number of misuse reports (on_error=report keeps going) */
 };
 #define WEIR_STATS_VERSION 1u
 
 /** One row of statistics for a size class or a thread heap. */
 struct weir_stats_class {
-    uint64_t block_bytes;  /**< usable size of a block of the class */
-    uint64_t slabs;        /**< number of slabs */
-    uint64_t live_blocks;  /**< number of blocks in the program's hands */
+    uint64_t block_bytes;   /**< usable size of a block of the class */
+    uint64_t slabs;         /**< number of slabs */
+    uint64_t live_blocks;   /**< number of blocks in the program's hands */
     uint64_t cached_blocks; /**< number of free blocks in those slabs that were handed out before */
-    uint64_t slab_bytes;   /**< address space of those slabs */
+    uint64_t slab_bytes;    /**< address space of those slabs */
 };
 struct weir_stats_heap {
-    uint64_t id;           /**< a small number, unique among the heaps of the process */
-    int32_t tid;           /**< kernel thread id of the thread that has it; 0: none, waiting for reuse */
+    uint64_t id; /**< a small number, unique among the heaps of the process */
+    int32_t tid; /**< kernel thread id of the thread that has it; 0: none, waiting for reuse */
     uint32_t reserved;
     uint64_t slabs;        /**< number of slabs the heap owns */
     uint64_t live_bytes;   /**< bytes of blocks in the program's hands from those slabs */

@@ -67,7 +67,8 @@ static void* new_aligned(size_t size, size_t align) {
 
 /* nothrow: a handler may throw, and only C++ can catch. The runtime's own operator does: it calls the
  * throwing one, which is ours, and turns an exception into NULL. */
-static WEIR_COLD void* nothrow_loop(const char* name, void* self, size_t size, size_t align, const void* tag) {
+static WEIR_COLD void* nothrow_loop(const char* name, void* self, size_t size, size_t align,
+                                    const void* tag) {
     if (new_handler() == NULL) return NULL;
     void* theirs = dlsym(RTLD_NEXT, name);
     if (theirs == NULL || theirs == self) {
@@ -118,6 +119,11 @@ static WEIR_NOINLINE void delete_slow(void* p, size_t size, size_t align) {
 static inline __attribute__((always_inline)) void delete_sized(void* p, size_t size) {
     struct slice* s;
     size_t last = size - 1;
+    if (config_trust_size != 0) {
+        if (weir_likely(last < SMALL_MAX && heap_free_to_bin(p, last))) return;
+        heap_free(p, "operator delete");
+        return;
+    }
     if (weir_likely(heap_owns(p, &s) && s->size_class == last / GRANULE)) {
         slab_push(s, p);
         return;

@@ -99,12 +99,14 @@ WEIR_EXPORT int malloc_info(int options, FILE* stream) {
     uint64_t large = load_relaxed(&span_totals.large);
     fprintf(stream,
             "</sizes>\n</heap>\n<total type=\"fast\" count=\"%llu\" size=\"%llu\"/>\n"
-            "<total type=\"rest\" count=\"%llu\" size=\"%llu\"/>\n<total type=\"mmap\" count=\"%llu\" size=\"%llu\"/>\n"
+            "<total type=\"rest\" count=\"%llu\" size=\"%llu\"/>\n<total type=\"mmap\" count=\"%llu\" "
+            "size=\"%llu\"/>\n"
             "<system type=\"current\" size=\"%llu\"/>\n<system type=\"max\" size=\"%llu\"/>\n"
             "<aspace type=\"total\" size=\"%llu\"/>\n<aspace type=\"mprotect\" size=\"%llu\"/>\n</malloc>\n",
             (unsigned long long)free_blocks, (unsigned long long)all.cached_bytes, 0ull,
             (unsigned long long)all.dirty_bytes,
-            (unsigned long long)(load_relaxed(&heap_totals.large_allocs) - load_relaxed(&heap_totals.large_frees)),
+            (unsigned long long)(load_relaxed(&heap_totals.large_allocs) -
+                                 load_relaxed(&heap_totals.large_frees)),
             (unsigned long long)large, (unsigned long long)all.resident_bytes,
             (unsigned long long)all.resident_peak_bytes, (unsigned long long)all.reserved_bytes,
             (unsigned long long)all.committed_bytes);

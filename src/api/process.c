@@ -87,13 +87,13 @@ WEIR_EXPORT int weir_setrlimit64(unsigned resource, const struct rlimit* limit) 
 WEIR_EXPORT int weir_setrlimit64(unsigned resource, const struct rlimit* limit) {
     return limit_set(0, resource, limit, NULL);
 }
-WEIR_EXPORT int weir_prlimit(int pid, unsigned resource, const struct rlimit* limit, struct rlimit* old)
-    __asm__("prlimit");
+WEIR_EXPORT int weir_prlimit(int pid, unsigned resource, const struct rlimit* limit,
+                             struct rlimit* old) __asm__("prlimit");
 WEIR_EXPORT int weir_prlimit(int pid, unsigned resource, const struct rlimit* limit, struct rlimit* old) {
     return limit_set(pid, resource, limit, old);
 }
-WEIR_EXPORT int weir_prlimit64(int pid, unsigned resource, const struct rlimit* limit, struct rlimit* old)
-    __asm__("prlimit64");
+WEIR_EXPORT int weir_prlimit64(int pid, unsigned resource, const struct rlimit* limit,
+                               struct rlimit* old) __asm__("prlimit64");
 WEIR_EXPORT int weir_prlimit64(int pid, unsigned resource, const struct rlimit* limit, struct rlimit* old) {
     return limit_set(pid, resource, limit, old);
 }

@@ -72,7 +72,8 @@ WEIR_EXPORT int weir_stats_class_get(unsigned index, struct weir_stats_class* ro
                                      .slabs = t.classes[index].slabs,
                                      .live_blocks = t.classes[index].live_blocks,
                                      .cached_blocks = t.classes[index].cached_blocks,
-                                     .slab_bytes = t.classes[index].slabs * ((uint64_t)k->slices << SLICE_SHIFT)};
+                                     .slab_bytes =
+                                         t.classes[index].slabs * ((uint64_t)k->slices << SLICE_SHIFT)};
     return 0;
 }
 

@@ -14,7 +14,7 @@ enum { REFRESH_CALLS = 256 };
 
 static struct weir_wire_header* wire_file;
 static struct weir_wire_slot* wire_slot; /* Sync: set by the constructor and by the only thread of a child */
-static struct weir_stats wire_inherited;  /* a fork's child: its parent's counts; Sync: as wire_slot */
+static struct weir_stats wire_inherited; /* a fork's child: its parent's counts; Sync: as wire_slot */
 static uint64_t wire_refreshed_ns;       /* Sync: relaxed; whoever moves it on refreshes */
 
 static void wire_claim(void) {
@@ -61,10 +61,15 @@ static void wire_refresh(void) {
     store_relaxed(&slot->misuse_reports, all.misuse_reports - old->misuse_reports);
 }
 
-/* On the slow path: look at the clock now and then, and let one thread refresh when it is time. */
+/* On the slow path: look at the clock now and then, and let one thread refresh when it is time. The first
+ * calls refresh in growing steps, for processes that are short and end without running destructors. */
 static void wire_tick(void) {
-    struct heap* h = heap_self();
-    if ((h->slow_calls & (REFRESH_CALLS - 1)) != 0) return;
+    uint64_t calls = heap_self()->slow_calls;
+    if (calls < REFRESH_CALLS && is_power_of_two(calls)) {
+        if (wire_slot != NULL) wire_refresh();
+        return;
+    }
+    if ((calls & (REFRESH_CALLS - 1)) != 0) return;
     uint64_t now = os_clock_ns();
     uint64_t last = load_relaxed(&wire_refreshed_ns);
     if (now - last < REFRESH_NS || !cas_acq_rel(&wire_refreshed_ns, &last, now)) return;

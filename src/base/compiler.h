@@ -37,6 +37,14 @@
 #define weir_likely(x) __builtin_expect(!!(x), 1)
 #define weir_unlikely(x) __builtin_expect(!!(x), 0)
 
+/* Choices of whoever compiles src/weir.c into a program of his own. WEIR_TRUST_SIZE=1: sized delete takes
+ * the size it is given as true, and a block of the slab that the thread allocates from goes straight back
+ * into the bin. */
+#ifndef WEIR_TRUST_SIZE
+#    define WEIR_TRUST_SIZE 0
+#endif
+enum { config_trust_size = WEIR_TRUST_SIZE };
+
 /* Invariants of our own. In release builds the compiler still checks that the expression compiles. */
 #ifdef WEIR_DEBUG
 #    define weir_assert(x)                                                                                   \

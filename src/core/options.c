@@ -64,7 +64,8 @@ static size_t option_find(const char* name, size_t length) {
 static const char* option_nearest(const char* name, size_t length) {
     size_t best = 0;
     for (size_t i = 1; i < option_count; i++)
-        if (text_distance(name, length, option_rows[i].name) < text_distance(name, length, option_rows[best].name))
+        if (text_distance(name, length, option_rows[i].name) <
+            text_distance(name, length, option_rows[best].name))
             best = i;
     return option_rows[best].name;
 }

@@ -27,7 +27,7 @@ struct census {
     uint64_t live_bytes;
     uint64_t live_blocks;
     uint64_t cached_bytes;
-    uint64_t meta_bytes; /* of spans that hold weir's own records */
+    uint64_t meta_bytes;   /* of spans that hold weir's own records */
     uint64_t record_bytes; /* of slice records, accessible */
     uint64_t reserved_bytes;
     uint64_t committed_bytes;

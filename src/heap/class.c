@@ -7,14 +7,17 @@
 /* Slabs of one slice hold at least eight blocks; above 8 KiB eight slices do. */
 #define SLICES(b) ((b) <= 8192 ? 1 : 8)
 #define ROW(b)                                                                                               \
-    { .bytes = (b), .slices = SLICES(b), .capacity = SLICES(b) * SLICE_BYTES / (b),                          \
-      .inverse = ((1ull << 40) + (b) - 1) / (b) }
+    {.bytes = (b),                                                                                           \
+     .slices = SLICES(b),                                                                                    \
+     .capacity = SLICES(b) * SLICE_BYTES / (b),                                                              \
+     .inverse = ((1ull << 40) + (b) - 1) / (b)}
 #define ROWS8(base, step)                                                                                    \
     ROW((base) + (step)), ROW((base) + 2 * (step)), ROW((base) + 3 * (step)), ROW((base) + 4 * (step)),      \
-        ROW((base) + 5 * (step)), ROW((base) + 6 * (step)), ROW((base) + 7 * (step)), ROW((base) + 8 * (step))
+        ROW((base) + 5 * (step)), ROW((base) + 6 * (step)), ROW((base) + 7 * (step)),                        \
+        ROW((base) + 8 * (step))
 
 WEIR_VAR const struct size_class size_classes[CLASS_COUNT] = {
-    ROWS8(0, 16),       ROWS8(128, 16),     ROWS8(256, 16),     ROWS8(384, 16),    ROWS8(512, 16),
-    ROWS8(640, 16),     ROWS8(768, 16),     ROWS8(896, 16),     ROWS8(1024, 128),  ROWS8(2048, 256),
-    ROWS8(4096, 512),   ROWS8(8192, 1024),  ROWS8(16384, 2048), ROWS8(32768, 4096),
+    ROWS8(0, 16),     ROWS8(128, 16),    ROWS8(256, 16),     ROWS8(384, 16),     ROWS8(512, 16),
+    ROWS8(640, 16),   ROWS8(768, 16),    ROWS8(896, 16),     ROWS8(1024, 128),   ROWS8(2048, 256),
+    ROWS8(4096, 512), ROWS8(8192, 1024), ROWS8(16384, 2048), ROWS8(32768, 4096),
 };

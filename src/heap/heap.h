@@ -56,13 +56,13 @@ struct heap {
     struct slice* available[CLASS_COUNT];
     struct outbox outbox[OUTBOX_SLOTS];
     struct os_lock lock; /* of `available` and the links and `listed` of the slabs on it */
-    void* owner_word; /* what this heap's slabs carry: the heap, or with checks=full OWNER_FULL added */
+    void* owner_word;    /* what this heap's slabs carry: the heap, or with checks=full OWNER_FULL added */
     uint64_t handed_out; /* blocks put into bins, ever; minus what is still there: blocks given out */
     uint64_t remote_frees;
     uint64_t slow_calls;
     uint32_t turns_unchecked; /* since the last list that was walked */
     uint64_t turn;            /* lists that turned over, for check_first */
-    size_t kept_bytes; /* built in active slabs when their last block came back (SLICE_KEPT) */
+    size_t kept_bytes;        /* built in active slabs when their last block came back (SLICE_KEPT) */
     /* Registry; Sync: heaps_lock. */
     struct heap* registry_next;
     struct heap* spare_next;
@@ -110,8 +110,8 @@ WEIR_FN void* heap_alloc_aligned(size_t size, size_t align);
 WEIR_FN void* heap_alloc_zeroable(size_t size, bool* zeroed);
 /* Free what the fast path would not: foreign pointers, other heaps' blocks, large blocks, NULL. */
 WEIR_FN WEIR_NOINLINE void heap_free_slow(void* p, const char* call);
-/* The slab's last block came back to its owner. */
-WEIR_FN WEIR_NOINLINE void heap_free_last(struct slice* s);
+/* The slab's last block, p, came back to its owner. */
+WEIR_FN WEIR_NOINLINE void heap_free_last(block_t* p, struct slice* s);
 
 /* The block's usable bytes; 0 after a report. NULL gives 0. */
 WEIR_FN size_t heap_usable(const void* p, const char* call);
@@ -158,7 +158,7 @@ WEIR_INLINE void slab_push(struct slice* s, block_t* p) {
     /* A fork child may meet this list at any instruction: the link is written before the head. */
     __atomic_signal_fence(__ATOMIC_SEQ_CST);
     store_relaxed(&s->free, (void*)p);
-    if (weir_unlikely(owner_decrement(&s->until) == 0)) heap_free_last(s);
+    if (weir_unlikely(owner_decrement(&s->until) == 0)) heap_free_last(p, s);
 }
 
 /* Whether p lies in a slab of one slice that belongs to the calling thread; *found is its record. */
@@ -169,6 +169,16 @@ WEIR_INLINE bool heap_owns(const void* p, struct slice** found) {
     if (weir_unlikely(index >= page_root.slices)) return false;
     *found = (struct slice*)base + index;
     return weir_likely(owner_compare(&(*found)->owner, h));
+}
+
+/* Put a block of size last + 1 <= SMALL_MAX back into the bin it came from, if the bin's slab holds it.
+ * The bin's blocks count as in use, so no counter changes. */
+WEIR_INLINE bool heap_free_to_bin(block_t* p, size_t last) {
+    struct bin* b = arch_thread_word_plus(last & ~(size_t)(GRANULE - 1));
+    if (weir_unlikely((uintptr_t)p - b->base >= SLICE_BYTES)) return false;
+    p->next = b->head;
+    b->head = p;
+    return true;
 }
 
 /* free. `call` names the caller in reports. */

@@ -28,14 +28,14 @@ static bool turn_is_checked(struct heap* h) {
 }
 
 /* The owner's list is about to be used: check it when its turn has come. False: reported, list lost. */
-static bool slab_check_list(struct heap* h, struct slice* s, const char* call) {
+static bool slab_check_list(struct heap* h, struct slice* s, block_t* first, const char* call) {
     uint32_t count = s->carved - s->until;
     if (weir_unlikely(s->until > s->carved)) {
-        core_report("double-free", REPORT_FREED, s->free, call);
+        core_report("double-free", REPORT_FREED, first, call);
         slab_forget_free(s);
         return false;
     }
-    if (!turn_is_checked(h) || slab_walk(s, s->free, count, call) != NULL) return true;
+    if (!turn_is_checked(h) || slab_walk(s, first, count, call) != NULL) return true;
     slab_forget_free(s);
     return false;
 }
@@ -58,10 +58,9 @@ static bool slab_stock(struct slice* s) {
 }
 
 /* The owner's list of slab s becomes the bin's. False: reported, list lost. */
-static bool slab_turn_over(struct heap* h, unsigned c, struct slice* s, const char* call) {
-    if (!slab_check_list(h, s, call)) return false;
+static bool slab_turn_over(struct heap* h, unsigned c, struct slice* s, block_t* first, const char* call) {
+    if (!slab_check_list(h, s, first, call)) return false;
     uint32_t count = s->carved - s->until;
-    block_t* first = s->free;
     s->free = NULL;
     store_relaxed(&s->until, s->carved);
     bin_fill(h, c, s, first, count);
@@ -89,7 +88,7 @@ static bool slab_fill_bin(struct heap* h, unsigned c, struct slice* s) {
     slab_collect(s, "malloc");
     if (s->free != NULL) {
         slab_widen(s);
-        if (slab_turn_over(h, c, s, "malloc")) return true;
+        if (slab_turn_over(h, c, s, s->free, "malloc")) return true;
     }
     uint32_t count;
     block_t* first = slab_build(s, &count);
@@ -230,11 +229,12 @@ static void kept_release(struct heap* h, const struct slice* except) {
     h->kept_bytes = 0;
 }
 
-WEIR_FN void heap_free_last(struct slice* s) {
+WEIR_FN void heap_free_last(block_t* p, struct slice* s) {
+    weir_assert(s->free == p);
     struct heap* h = heap_self();
     unsigned c = s->size_class;
     if (h->active[c] != s) {
-        if (!slab_check_list(h, s, "free")) return;
+        if (!slab_check_list(h, s, p, "free")) return;
         available_release(h, s);
         return;
     }
@@ -245,5 +245,5 @@ WEIR_FN void heap_free_last(struct slice* s) {
         s->flags |= SLICE_KEPT;
         h->kept_bytes += slab_built_bytes(s);
     }
-    if (!full_is_on()) slab_turn_over(h, c, s, "free");
+    if (!full_is_on()) slab_turn_over(h, c, s, p, "free");
 }

@@ -20,7 +20,10 @@
 __attribute__((used, visibility("hidden"), tls_model("initial-exec"))) _Thread_local void* weir_thread_word =
     &heap_empty;
 
-#define EMPTY_BINS {[0 ... CLASS_COUNT - 1] = {NULL, SLICE_BYTES}}
+#define EMPTY_BINS                                                                                           \
+    {                                                                                                        \
+        [0 ... CLASS_COUNT - 1] = { NULL, SLICE_BYTES }                                                      \
+    }
 WEIR_VAR struct heap heap_empty = {.bins = EMPTY_BINS};
 WEIR_VAR struct os_lock heaps_lock = {.rank = LOCK_HEAPS};
 WEIR_VAR struct heap_totals heap_totals;
@@ -193,7 +196,8 @@ static void slab_leave_behind(struct slice* s, void* survivor) {
     struct heap* self = survivor;
     struct heap* owner = owner_heap(load_relaxed(&s->owner));
     if (owner == NULL && (load_relaxed(&s->remote) & REMOTE_UNOWNED) != 0) return;
-    if (owner == self && self != &heap_empty && (fork_has_own_lock || self->active[s->size_class] == s)) return;
+    if (owner == self && self != &heap_empty && (fork_has_own_lock || self->active[s->size_class] == s))
+        return;
     slab_forget_free(s);
     s->listed = 0;
     store_relaxed(&s->owner, NULL);

@@ -21,10 +21,14 @@
 #define REMOTE_ONE (1ull << 32)
 #define REMOTE_FIRST 0xffffffffull
 
-WEIR_INLINE const struct size_class* slab_class(const struct slice* s) { return &size_classes[s->size_class]; }
+WEIR_INLINE const struct size_class* slab_class(const struct slice* s) {
+    return &size_classes[s->size_class];
+}
 WEIR_INLINE uint32_t remote_count(uint64_t word) { return (uint32_t)((word & ~REMOTE_UNOWNED) >> 32); }
 
-WEIR_INLINE size_t slab_built_bytes(const struct slice* s) { return (size_t)s->carved * slab_class(s)->bytes; }
+WEIR_INLINE size_t slab_built_bytes(const struct slice* s) {
+    return (size_t)s->carved * slab_class(s)->bytes;
+}
 
 /* A new slab of class c for heap h, without a block built; NULL: no memory. */
 WEIR_FN struct slice* slab_make(struct heap* h, unsigned c);

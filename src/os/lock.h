@@ -36,8 +36,8 @@ WEIR_INLINE bool os_lock_is_mine(struct os_lock* lock) {
 
 WEIR_INLINE bool os_lock_try(struct os_lock* lock) {
     void* expected = NULL;
-    return __atomic_compare_exchange_n(&lock->owner, &expected, arch_thread_pointer(), false, __ATOMIC_SEQ_CST,
-                                       __ATOMIC_RELAXED);
+    return __atomic_compare_exchange_n(&lock->owner, &expected, arch_thread_pointer(), false,
+                                       __ATOMIC_SEQ_CST, __ATOMIC_RELAXED);
 }
 
 WEIR_INLINE void os_lock_take(struct os_lock* lock) {

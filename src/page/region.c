@@ -192,6 +192,5 @@ WEIR_FN void region_trim(void) {
     r->committed = keep;
     r->slices = keep;
     region_publish();
-    if (records_keep < records_end)
-        os_unmap((void*)(r->base + records_keep), records_end - records_keep);
+    if (records_keep < records_end) os_unmap((void*)(r->base + records_keep), records_end - records_keep);
 }

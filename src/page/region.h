@@ -26,16 +26,16 @@ WEIR_VAR_DECL struct page_root page_root;
 /*  Invariants: first <= frontier <= committed <= slices (committed may lag where commit is refused).
  *  Sync: the page lock. */
 struct region {
-    uintptr_t base;  /* 0: this row is not in use */
-    uint32_t slices; /* all of them, records included */
-    uint32_t first;  /* first slice behind the records */
-    uint32_t frontier;  /* slices from here on were never handed out */
-    uint32_t committed; /* slices below are accessible, unless a free span says otherwise */
-    uint32_t live;      /* slices in spans that are not free */
+    uintptr_t base;      /* 0: this row is not in use */
+    uint32_t slices;     /* all of them, records included */
+    uint32_t first;      /* first slice behind the records */
+    uint32_t frontier;   /* slices from here on were never handed out */
+    uint32_t committed;  /* slices below are accessible, unless a free span says otherwise */
+    uint32_t live;       /* slices in spans that are not free */
     size_t record_bytes; /* of the record array, accessible */
 };
 WEIR_VAR_DECL struct region regions[REGION_COUNT_MAX];
-WEIR_VAR_DECL uint32_t region_count; /* rows ever used */
+WEIR_VAR_DECL uint32_t region_count;     /* rows ever used */
 WEIR_VAR_DECL bool region_commit_strict; /* vm.overcommit_memory == 2 */
 
 WEIR_INLINE struct slice* region_slices(const struct region* r) { return (struct slice*)r->base; }

@@ -39,21 +39,22 @@ enum { SLICE_MOVED = 1u, SLICE_ORPHAN = 2u, SLICE_KEPT = 4u };
  *    slab: until + blocks on `free` == carved <= capacity of its class
  *  Sync: the fields of a slab belong to its owner, who writes them with plain stores, but for `remote`
  *  (atomic) and `owner` (relaxed atomic: any thread compares it with itself, and only that thread ever
- *  stores that value; others may add a bit to it, which makes the compare fail). All other records and the span fields: the page lock. */
+ *  stores that value; others may add a bit to it, which makes the compare fail). All other records and the
+ * span fields: the page lock. */
 struct slice {
-    void* owner;  /* owner word of the heap; NULL: nobody's, or no slab */
+    void* owner; /* owner word of the heap; NULL: nobody's, or no slab */
     union {
         void* free;   /* slab: blocks freed by the owner */
         size_t bytes; /* large: usable bytes */
     };
-    uint32_t until;  /* slab: frees by the owner until all carved blocks are back */
-    uint32_t carved; /* slab: blocks ever built, from the first on */
-    uint64_t remote; /* slab: blocks freed by others; heap/remote.h */
+    uint32_t until;     /* slab: frees by the owner until all carved blocks are back */
+    uint32_t carved;    /* slab: blocks ever built, from the first on */
+    uint64_t remote;    /* slab: blocks freed by others; heap/remote.h */
     struct slice* next; /* list links: the owner's lists, or the free lists of spans */
     struct slice* prev;
     uint32_t span_slices;
     uint32_t back;
-    uint8_t kind;  /* enum slice_kind */
+    uint8_t kind; /* enum slice_kind */
     union {
         uint8_t state;  /* free span: enum span_state */
         uint8_t listed; /* slab: on its owner's available list; under the owner's lock */

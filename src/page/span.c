@@ -21,7 +21,7 @@ struct span_lists {
 WEIR_VAR struct os_lock page_lock = {.rank = LOCK_PAGES};
 WEIR_VAR struct span_totals span_totals;
 static struct span_lists span_lists[SPAN_STATES]; /* Sync: the page lock */
-static char* meta_next; /* Sync: the page lock */
+static char* meta_next;                           /* Sync: the page lock */
 static size_t meta_left;
 
 static unsigned bucket_of(size_t slices) {
@@ -336,7 +336,8 @@ static void span_abandon(struct slice* s) {
 }
 
 WEIR_FN struct slice* span_move(struct slice* s, size_t slices, size_t bytes) {
-    if (slices > UINT32_MAX / 4 || region_commit_strict || os_memory_is_limited() || !span_is_plausible(slices))
+    if (slices > UINT32_MAX / 4 || region_commit_strict || os_memory_is_limited() ||
+        !span_is_plausible(slices))
         return NULL;
     bool zeroed;
     os_lock_take(&page_lock);
@@ -425,8 +426,8 @@ WEIR_FN void span_trim(void) {
 static bool span_check_free(const struct slice* s) {
     unsigned b = bucket_of(s->span_slices);
     bool linked = s->prev != NULL ? s->prev->next == s : span_lists[s->state].head[b] == s;
-    bool ended = s->span_slices == 1 ||
-                 (s[s->span_slices - 1].kind == SLICE_FREE_END && s[s->span_slices - 1].back == s->span_slices - 1);
+    bool ended = s->span_slices == 1 || (s[s->span_slices - 1].kind == SLICE_FREE_END &&
+                                         s[s->span_slices - 1].back == s->span_slices - 1);
     return linked && ended && s->owner == NULL;
 }
 

@@ -141,8 +141,7 @@ WEIR_FN void* os_map_file(const char* path, size_t* bytes) {
     if (fd < 0) return NULL;
     long size = os_call3(OS_OTHER, SYS_lseek, fd, 0, SEEK_END);
     long p = -1;
-    if (size > 0)
-        p = os_call6(OS_OTHER, SYS_mmap, 0, size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    if (size > 0) p = os_call6(OS_OTHER, SYS_mmap, 0, size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
     os_call3(OS_OTHER, SYS_close, fd, 0, 0);
     *bytes = (size_t)size;
     return p == -1 ? NULL : (void*)p;
@@ -212,16 +211,12 @@ WEIR_FN int os_write(int fd, const void* data, size_t bytes) {
     return error;
 }
 
-WEIR_FN const char* os_environment(const char* name) {
-    return environ == NULL ? NULL : secure_getenv(name);
-}
+WEIR_FN const char* os_environment(const char* name) { return environ == NULL ? NULL : secure_getenv(name); }
 
 WEIR_FN int os_process_id(void) { return (int)os_call3(OS_OTHER, SYS_getpid, 0, 0, 0); }
 WEIR_FN int os_parent_id(void) { return (int)os_call3(OS_OTHER, SYS_getppid, 0, 0, 0); }
 WEIR_FN int os_thread_id(void) { return (int)os_call3(OS_OTHER, SYS_gettid, 0, 0, 0); }
-WEIR_FN bool os_thread_lives(int tid) {
-    return os_call3(OS_OTHER, SYS_tgkill, os_process_id(), tid, 0) == 0;
-}
+WEIR_FN bool os_thread_lives(int tid) { return os_call3(OS_OTHER, SYS_tgkill, os_process_id(), tid, 0) == 0; }
 
 WEIR_FN uint64_t os_random(void) {
     uint64_t bits = 0;
