@@ -1,4 +1,8 @@
-/* thread.h (x86-64): the thread word by initial-exec TLS. Included by arch.h alone.
+/* thread.h (x86-64): the thread word. Included by arch.h alone.
+ *
+ * The assembly is volatile, so that each call site reads the word again; it has no memory clobber, since
+ * it orders nothing. Code that goes into an executable knows the word's offset when it is linked; code
+ * that may go into a shared library loads it (initial-exec).
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -7,7 +11,8 @@
 
 #include "base/compiler.h"
 
-/* Volatile, so that each call site reads it again; without a memory clobber, since it orders nothing. */
+#if defined(__PIC__) && !defined(__PIE__)
+
 WEIR_INLINE void* arch_thread_word(void) {
     void* word;
     __asm__ volatile("movq weir_thread_word@gottpoff(%%rip), %0\n\t"
@@ -20,6 +25,7 @@ WEIR_INLINE void* arch_thread_word(void) {
  * register is rax, so that the caller's result, which comes later, finds it free. */
 WEIR_INLINE void* arch_thread_word_plus(uintptr_t offset) {
     void* slot;
+    if (__builtin_constant_p(offset)) return (char*)arch_thread_word() + offset;
     __asm__ volatile("movq weir_thread_word@gottpoff(%%rip), %0\n\t"
                      "addq %%fs:(%0), %1"
                      : "=&a"(slot), "+r"(offset)
@@ -36,6 +42,26 @@ WEIR_INLINE void arch_thread_word_set(void* word) {
                      : "r"(word)
                      : "memory");
 }
+
+#else
+
+WEIR_INLINE void* arch_thread_word(void) {
+    void* word;
+    __asm__ volatile("movq %%fs:weir_thread_word@tpoff, %0" : "=r"(word));
+    return word;
+}
+
+WEIR_INLINE void* arch_thread_word_plus(uintptr_t offset) {
+    if (__builtin_constant_p(offset)) return (char*)arch_thread_word() + offset;
+    __asm__ volatile("addq %%fs:weir_thread_word@tpoff, %0" : "+r"(offset) : : "cc");
+    return (void*)offset;
+}
+
+WEIR_INLINE void arch_thread_word_set(void* word) {
+    __asm__ volatile("movq %0, %%fs:weir_thread_word@tpoff" : : "r"(word) : "memory");
+}
+
+#endif
 
 /* The thread pointer, as a name for the calling thread in locks. */
 WEIR_INLINE void* arch_thread_pointer(void) {
