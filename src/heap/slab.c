@@ -141,7 +141,7 @@ static void slab_nudge(struct slice* s) {
     cas_acq_rel(&s->owner, &owner, (void*)((uintptr_t)owner | OWNER_NUDGED));
 }
 
-WEIR_FN bool slab_push_remote(struct slice* s, block_t* first, block_t* last, uint32_t count) {
+static bool push_remote(struct slice* s, block_t* first, block_t* last, uint32_t count) {
     uintptr_t address = slice_address(s);
     uint64_t granule = ((uintptr_t)first - address) / GRANULE + 1;
     uint64_t word = load_relaxed(&s->remote); /* relaxed: the compare below decides */
@@ -156,6 +156,16 @@ WEIR_FN bool slab_push_remote(struct slice* s, block_t* first, block_t* last, ui
     if ((word & REMOTE_FIRST) == 0) slab_nudge(s);
     available_steal(s);
     return false;
+}
+
+WEIR_FN bool slab_push_remote(struct slice* s, block_t* first, block_t* last, uint32_t count) {
+    /* Once the blocks are handed over, the slab may be released, and a region other than the primary one
+     * with it: being announced as a visitor keeps its records mapped. */
+    struct region* r = s->region == 0 ? NULL : &regions[s->region];
+    if (r != NULL) add_relaxed(&r->visitors, 1);
+    bool mine = push_remote(s, first, last, count);
+    if (r != NULL) __atomic_fetch_sub(&r->visitors, 1, __ATOMIC_RELEASE); /* pairs with span_free */
+    return mine;
 }
 
 WEIR_FN bool slab_claim(struct slice* s) {

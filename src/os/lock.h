@@ -30,22 +30,37 @@ struct os_lock {
 WEIR_FN void os_lock_take_slow(struct os_lock* lock, void* self);
 WEIR_FN void os_lock_wake(struct os_lock* lock);
 
+/* Debug builds: the ranks that the calling thread holds, checked at each take that may wait. */
+#ifdef WEIR_DEBUG
+WEIR_VAR_DECL _Thread_local uint32_t os_lock_ranks;
+#    define os_lock_rank_check(lock) weir_assert(os_lock_ranks < 1u << (lock)->rank)
+#    define os_lock_rank_set(lock) (os_lock_ranks |= 1u << (lock)->rank)
+#    define os_lock_rank_clear(lock) (os_lock_ranks &= ~(1u << (lock)->rank))
+#else
+#    define os_lock_rank_check(lock) ((void)(lock))
+#    define os_lock_rank_set(lock) ((void)(lock))
+#    define os_lock_rank_clear(lock) ((void)(lock))
+#endif
+
 WEIR_INLINE bool os_lock_is_mine(struct os_lock* lock) {
     return load_relaxed(&lock->owner) == arch_thread_pointer(); /* only this thread writes that value */
 }
 
 WEIR_INLINE bool os_lock_try(struct os_lock* lock) {
     void* expected = NULL;
-    return __atomic_compare_exchange_n(&lock->owner, &expected, arch_thread_pointer(), false,
-                                       __ATOMIC_SEQ_CST, __ATOMIC_RELAXED);
+    bool got = __atomic_compare_exchange_n(&lock->owner, &expected, arch_thread_pointer(), false,
+                                           __ATOMIC_SEQ_CST, __ATOMIC_RELAXED);
+    if (got) os_lock_rank_set(lock);
+    return got;
 }
 
 WEIR_INLINE void os_lock_take(struct os_lock* lock) {
-    if (weir_likely(os_lock_try(lock))) return;
-    if (os_lock_is_mine(lock))
+    if (os_lock_is_mine(lock)) {
         lock->nest++;
-    else
-        os_lock_take_slow(lock, arch_thread_pointer());
+        return;
+    }
+    os_lock_rank_check(lock);
+    if (weir_unlikely(!os_lock_try(lock))) os_lock_take_slow(lock, arch_thread_pointer());
 }
 
 WEIR_INLINE void os_lock_give(struct os_lock* lock) {
@@ -54,6 +69,7 @@ WEIR_INLINE void os_lock_give(struct os_lock* lock) {
         lock->nest--;
         return;
     }
+    os_lock_rank_clear(lock);
     __atomic_store_n(&lock->owner, NULL, __ATOMIC_SEQ_CST); /* release, and before the load of waiters */
     if (weir_unlikely(__atomic_load_n(&lock->waiters, __ATOMIC_SEQ_CST) != 0)) os_lock_wake(lock);
 }
@@ -63,6 +79,7 @@ WEIR_INLINE void os_lock_fork_child(struct os_lock* lock, bool steal) {
     store_relaxed(&lock->waiters, 0u);
     if (!steal) return;
     lock->nest = 0;
+    os_lock_rank_set(lock);
     store_relaxed(&lock->owner, arch_thread_pointer());
 }
 

@@ -33,6 +33,8 @@ struct region {
     uint32_t committed;  /* slices below are accessible, unless a free span says otherwise */
     uint32_t live;       /* slices in spans that are not free */
     size_t record_bytes; /* of the record array, accessible */
+    uint32_t visitors;   /* threads that may still look at records of slabs they gave their last block to;
+                          * Sync: atomic, see span_free */
 };
 WEIR_VAR_DECL struct region regions[REGION_COUNT_MAX];
 WEIR_VAR_DECL uint32_t region_count;     /* rows ever used */

@@ -51,6 +51,7 @@ static void list_insert(struct slice* s, uint32_t slices, enum span_state state)
         end->back = slices - 1;
     }
     if (state == SPAN_DIRTY) span_totals.dirty += (uint64_t)slices << SLICE_SHIFT;
+    if (state == SPAN_UNCOMMITTED) span_totals.uncommitted++;
 }
 
 static void list_remove(struct slice* s) {
@@ -62,6 +63,7 @@ static void list_remove(struct slice* s) {
     else if ((l->head[b] = s->next) == NULL)
         l->used[b / 64] &= ~(1ull << (b % 64));
     if (s->state == SPAN_DIRTY) span_totals.dirty -= (uint64_t)s->span_slices << SLICE_SHIFT;
+    if (s->state == SPAN_UNCOMMITTED) span_totals.uncommitted--;
     s[s->span_slices - 1].kind = SLICE_NONE;
     s->kind = SLICE_NONE;
 }
@@ -230,7 +232,9 @@ static void span_purge_one(struct slice* s) {
     span_give_out(s, slices);
     os_lock_give(&page_lock);
     enum span_state state = SPAN_DIRTY;
-    if (region_commit_strict && os_cover((void*)address, bytes, false))
+    /* Each uncommitted span is a mapping; past the bound its charge stays. */
+    if (region_commit_strict && load_relaxed(&span_totals.uncommitted) < core_options.map_count_max &&
+        os_cover((void*)address, bytes, false))
         state = SPAN_UNCOMMITTED;
     else if (os_purge((void*)address, bytes))
         state = SPAN_CLEAN;
@@ -279,7 +283,9 @@ WEIR_FN void span_free(struct slice* s) {
     }
     s->kind = SLICE_NONE;
     list_merge(s, slices, state);
-    if (r != &regions[0] && r->live == 0)
+    /* Acquire: pairs with the release by which a visitor leaves. One that comes gave no block yet, so that
+     * the region is not free of live spans. */
+    if (r != &regions[0] && r->live == 0 && load_acquire(&r->visitors) == 0)
         span_retire_region(r);
     else if (span_totals.dirty > core_options.dirty_max)
         span_purge_down(core_options.dirty_max / 2);

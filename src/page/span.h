@@ -18,11 +18,12 @@ WEIR_VAR_DECL struct os_lock page_lock;
 
 /* Sync: the page lock; read relaxed by statistics. Bytes. */
 struct span_totals {
-    uint64_t live;   /* in spans given out */
-    uint64_t large;  /* usable bytes of large blocks; relaxed atomic, also changed without the lock */
-    uint64_t dirty;  /* in free spans that may be resident */
-    uint64_t purged; /* given back to the kernel since the start */
-    uint64_t moved;  /* number of live spans that sit in a mapping of their own */
+    uint64_t live;        /* in spans given out */
+    uint64_t large;       /* usable bytes of large blocks; relaxed atomic, also changed without the lock */
+    uint64_t dirty;       /* in free spans that may be resident */
+    uint64_t purged;      /* given back to the kernel since the start */
+    uint64_t moved;       /* number of live spans that sit in a mapping of their own */
+    uint64_t uncommitted; /* number of free spans that are inaccessible */
 };
 WEIR_VAR_DECL struct span_totals span_totals;
 

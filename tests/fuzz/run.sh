@@ -18,6 +18,7 @@ seconds=${1:-60}
 library=${2:-}
 cc=${CC:-clang-19}
 work=${FUZZ_WORK:-$(mktemp -d "${TMPDIR:-/tmp}/weir-fuzz.XXXXXX")}
+case $work in /*) ;; *) work=$PWD/$work ;; esac
 mkdir -p "$work"
 passed=0
 failed=0

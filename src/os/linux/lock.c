@@ -4,6 +4,10 @@
  */
 #include "os/lock.h"
 
+#ifdef WEIR_DEBUG
+WEIR_VAR _Thread_local uint32_t os_lock_ranks;
+#endif
+
 WEIR_FN void os_lock_take_slow(struct os_lock* lock, void* self) {
     enum { spins = 64 };
     for (unsigned spin = 0; spin < spins; spin++) {
