@@ -1,0 +1,123 @@
+// child.h: a test's body in a process of its own, made by fork. Unit tests include it.
+//
+// The heap starts once in a process, and reports end it: whatever touches the page or heap layer, or is
+// meant to die, runs in a child, so that the parent stays without a heap and every child starts afresh.
+// Not gtest's death tests: those execute the program again, which emulators may not be able to. It
+// deliberately knows nothing of the layers.
+//
+// SPDX-License-Identifier: Apache-2.0
+#ifndef WEIR_TESTS_UNIT_CHILD_H
+#define WEIR_TESTS_UNIT_CHILD_H
+
+#include <gtest/gtest.h>
+#include <csignal>
+#include <cstdint>
+#include <cstdio>
+#include <string>
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#    define UNIT_SANITIZED 1
+#elif defined(__has_feature)
+#    if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
+#        define UNIT_SANITIZED 1
+#    endif
+#endif
+#ifdef UNIT_SANITIZED
+constexpr bool unit_sanitized = true; // address space is full of shadow, every access is slow
+#else
+constexpr bool unit_sanitized = false;
+#endif
+#ifdef __aarch64__
+constexpr bool unit_emulated = true; // most likely: nothing but speed and sizes depends on it
+#else
+constexpr bool unit_emulated = false;
+#endif
+// Rounds of a random test: fewer where each is slow.
+constexpr unsigned unit_rounds(unsigned n) { return unit_sanitized || unit_emulated ? n / 5 + 1 : n; }
+
+struct Ended {
+    int status = -1;     // as waitpid gives it
+    std::string printed; // what the child wrote to stderr
+    bool fine() const { return status == 0; }
+    bool aborted() const { return WIFSIGNALED(status) && WTERMSIG(status) == SIGABRT; }
+    bool trapped() const {
+        return WIFSIGNALED(status) && (WTERMSIG(status) == SIGILL || WTERMSIG(status) == SIGTRAP);
+    }
+    bool exited(int code) const { return WIFEXITED(status) && WEXITSTATUS(status) == code; }
+};
+
+// Runs body() in a child. Its failed expectations print to stdout as usual and make it exit with 1.
+template <class Body>
+Ended in_child(Body body, unsigned seconds = 200) {
+    Ended ended;
+    int ends[2];
+    if (pipe(ends) != 0) return ended;
+    fflush(stdout);
+    fflush(stderr);
+    pid_t pid = fork();
+    if (pid == 0) {
+        struct rlimit none = {0, 0};
+        setrlimit(RLIMIT_CORE, &none);
+        alarm(seconds);
+        close(ends[0]);
+        dup2(ends[1], 2);
+        close(ends[1]);
+        int before = ::testing::Test::HasFailure() ? 1 : 0;
+        body();
+        fflush(stdout);
+        fflush(stderr);
+        _exit(before == 0 && ::testing::Test::HasFailure() ? 1 : 0);
+    }
+    close(ends[1]);
+    char buffer[4096];
+    ssize_t n;
+    while ((n = read(ends[0], buffer, sizeof buffer)) > 0)
+        ended.printed.append(buffer, static_cast<size_t>(n));
+    close(ends[0]);
+    if (pid > 0) waitpid(pid, &ended.status, 0);
+    return ended;
+}
+
+#define EXPECT_FINE(run)                                                                                     \
+    do {                                                                                                     \
+        Ended unit_ended = (run);                                                                            \
+        EXPECT_TRUE(unit_ended.fine())                                                                       \
+            << "status " << unit_ended.status << ", stderr: " << unit_ended.printed;                         \
+        EXPECT_EQ(unit_ended.printed, "");                                                                   \
+    } while (0)
+
+// A small generator, the same numbers everywhere.
+struct Random {
+    uint64_t state;
+    explicit Random(uint64_t seed) : state(seed * 0x9e3779b97f4a7c15u + 1) {}
+    uint64_t next() {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        return state;
+    }
+    size_t below(size_t n) { return static_cast<size_t>((next() >> 11) % n); }
+};
+
+// What the kernel says of an address, without touching it from the program.
+inline bool is_mapped(const void* page) {
+    return msync(const_cast<void*>(page), static_cast<size_t>(sysconf(_SC_PAGESIZE)), MS_ASYNC) == 0;
+}
+inline bool is_readable(const void* p) {
+    int ends[2];
+    if (pipe(ends) != 0) return false;
+    bool good = write(ends[1], p, 1) == 1;
+    close(ends[0]);
+    close(ends[1]);
+    return good;
+}
+inline bool is_zero(const void* p, size_t bytes) {
+    const unsigned char* b = static_cast<const unsigned char*>(p);
+    return bytes == 0 || (b[0] == 0 && __builtin_memcmp(b, b + 1, bytes - 1) == 0);
+}
+
+#endif

@@ -1,0 +1,73 @@
+// class_test.cc: heap/class.h: the table, for every size and every offset. Called by ctest.
+//
+// SPDX-License-Identifier: Apache-2.0
+#include "layers.h"
+#include "child.h"
+
+namespace {
+
+TEST(Class, OfEverySizeIsTheSmallestThatFits) {
+    for (size_t size = 1; size <= SLAB_MAX; size++) {
+        unsigned smallest = 0;
+        while (size_classes[smallest].bytes < size) smallest++;
+        ASSERT_EQ(class_of(size), smallest) << size;
+    }
+}
+
+TEST(Class, StepsAre16BytesThenAtMostAnEighth) {
+    EXPECT_EQ(size_classes[0].bytes, 16u);
+    EXPECT_EQ(size_classes[CLASS_COUNT - 1].bytes, static_cast<uint32_t>(SLAB_MAX));
+    for (unsigned c = 1; c < CLASS_COUNT; c++) {
+        uint32_t before = size_classes[c - 1].bytes;
+        uint32_t bytes = size_classes[c].bytes;
+        EXPECT_EQ(bytes % GRANULE, 0u);
+        EXPECT_GT(bytes, before);
+        EXPECT_TRUE(bytes <= SMALL_MAX ? bytes - before == 16 : (bytes - before) * 8 <= before) << bytes;
+    }
+    EXPECT_EQ(size_classes[SMALL_CLASSES - 1].bytes, static_cast<uint32_t>(SMALL_MAX));
+}
+
+TEST(Class, SlabsAreWellUsedAndAddressable) {
+    for (unsigned c = 0; c < CLASS_COUNT; c++) {
+        const struct size_class& k = size_classes[c];
+        size_t slab = size_t{k.slices} << SLICE_SHIFT;
+        EXPECT_GE(k.capacity, 7u) << k.bytes;
+        EXPECT_LE(size_t{k.capacity} * k.bytes, slab);
+        EXPECT_GT((size_t{k.capacity} + 1) * k.bytes, slab);
+        EXPECT_LE(slab, 512u * 1024);
+        // The fast path knows slabs of one slice alone.
+        EXPECT_TRUE(k.bytes > SMALL_MAX || k.slices == 1);
+    }
+}
+
+TEST(Class, BlockIndexIsExactForEveryOffset) {
+    for (unsigned c = 0; c < CLASS_COUNT; c++) {
+        const struct size_class& k = size_classes[c];
+        uint32_t index = 0;
+        size_t next = k.bytes;
+        for (size_t offset = 0; offset < 512u * 1024; offset++) {
+            if (offset == next) {
+                index++;
+                next += k.bytes;
+            }
+            if (class_block_index(&k, offset) != index) {
+                FAIL() << k.bytes << " at " << offset;
+            }
+        }
+    }
+}
+
+TEST(Class, AlignedIsTheSmallestWhoseBlocksAllAre) {
+    for (size_t align = 1; align <= SLAB_MAX; align *= 2)
+        for (size_t size = 1; size <= SLAB_MAX; size += size < 2048 ? 1 : 97) {
+            unsigned c = class_of_aligned(size, align);
+            ASSERT_LT(c, static_cast<unsigned>(CLASS_COUNT)) << size << " " << align;
+            ASSERT_GE(size_classes[c].bytes, size);
+            ASSERT_EQ(size_classes[c].bytes % align, 0u);
+            for (unsigned smaller = 0; smaller < c; smaller++)
+                ASSERT_FALSE(size_classes[smaller].bytes >= size && size_classes[smaller].bytes % align == 0)
+                    << size << " " << align;
+        }
+}
+
+} // namespace

@@ -1,0 +1,134 @@
+/* glue.c: see glue.h.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include "glue.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "heap/census.h"
+#include "heap/heap.h"
+#include "heap/slab.h"
+#include "page/span.h"
+
+void* unit_alloc(size_t size) { return heap_alloc(size); }
+void unit_free(void* p) { heap_free(p, "free"); }
+void* unit_alloc_aligned(size_t size, size_t align) { return heap_alloc_aligned(size, align); }
+void* unit_alloc_zeroable(size_t size, bool* zeroed) { return heap_alloc_zeroable(size, zeroed); }
+void* unit_realloc(void* p, size_t size) { return heap_realloc(p, size, "realloc"); }
+size_t unit_usable(const void* p) { return heap_usable(p, "malloc_usable_size"); }
+bool unit_size_matches(size_t usable, size_t size, size_t align) {
+    return heap_size_matches(usable, size, align);
+}
+
+struct heap* unit_attach(void) { return heap_attach(); }
+void unit_detach(void) { heap_detach(); }
+void unit_collect(void) { heap_collect(); }
+struct heap* unit_self(void) { return heap_self() == &heap_empty ? NULL : heap_self(); }
+void unit_fork_prepare(void) { heap_fork_prepare(); }
+void unit_fork_parent(void) { heap_fork_parent(); }
+void unit_fork_child(void) { heap_fork_child(); }
+
+struct slice* unit_slice(const void* p) {
+    struct slice* s = slice_find(p);
+    return s != NULL && s->kind == SLICE_SLAB_REST ? s - s->back : s;
+}
+struct slice* unit_active(unsigned c) { return heap_self()->active[c]; }
+size_t unit_kept_bytes(void) { return heap_self()->kept_bytes; }
+size_t unit_kept_bytes_max(void) { return KEPT_BYTES_MAX; }
+uint64_t unit_remote_count(const struct slice* s) { return remote_count(load_acquire(&s->remote)); }
+bool unit_is_unowned(const struct slice* s) { return (load_acquire(&s->remote) & REMOTE_UNOWNED) != 0; }
+bool unit_is_mine(const struct slice* s) { return owner_heap(load_relaxed(&s->owner)) == heap_self(); }
+bool unit_is_orphan(const struct slice* s) { return (s->flags & SLICE_ORPHAN) != 0; }
+bool unit_is_large(const struct slice* s) { return s->kind == SLICE_LARGE; }
+struct os_lock* unit_heaps_lock(void) { return &heaps_lock; }
+struct os_lock* unit_own_lock(void) { return &heap_self()->lock; }
+uint64_t unit_heaps_live(void) { return load_relaxed(&heap_totals.heaps_live); }
+uint64_t unit_heaps_made(void) { return load_relaxed(&heap_totals.heaps_made); }
+uint64_t unit_heaps_peak(void) { return load_relaxed(&heap_totals.heaps_peak); }
+void unit_set_hooks(void (*attach)(void), void (*tick)(void)) {
+    heap_attach_hook = attach;
+    heap_tick_hook = tick;
+}
+
+void unit_census(struct unit_figures* out) {
+    static struct census t;
+    census_take(&t);
+    *out = (struct unit_figures){.live_bytes = t.live_bytes,
+                                 .live_blocks = t.live_blocks,
+                                 .cached_bytes = t.cached_bytes,
+                                 .meta_bytes = t.meta_bytes,
+                                 .record_bytes = t.record_bytes,
+                                 .reserved_bytes = t.reserved_bytes,
+                                 .committed_bytes = t.committed_bytes,
+                                 .alloc_calls = t.alloc_calls,
+                                 .remote_frees = t.remote_frees,
+                                 .slow_calls = t.slow_calls};
+    for (unsigned c = 0; c < CLASS_COUNT; c++) {
+        out->slabs += t.classes[c].slabs;
+        out->class_live[c] = t.classes[c].live_blocks;
+    }
+}
+
+void unit_census_heap(const struct heap* h, struct unit_heap_figures* out) {
+    struct census_heap t = {.heap = h};
+    census_take_heap(&t);
+    *out = (struct unit_heap_figures){t.slabs, t.live_bytes, t.cached_bytes};
+}
+
+static void mark(unsigned char* seen, const struct slice* s, const block_t* p, const char** wrong) {
+    if (!slab_holds_block(s, p)) {
+        *wrong = "a list leaves the slab";
+        return;
+    }
+    uint32_t index = class_block_index(slab_class(s), (uintptr_t)p - slice_address(s));
+    if (index >= s->carved) *wrong = "a listed block was never built";
+    if (seen[index] != 0) *wrong = "a block is listed twice";
+    seen[index] = 1;
+}
+
+static const char* slab_wrong(const struct slice* s) {
+    static unsigned char seen[SLICE_BYTES * 8 / GRANULE];
+    const char* wrong = NULL;
+    uint32_t listed = 0;
+    memset(seen, 0, sizeof seen);
+    if (s->span_slices != slab_class(s)->slices) return "span_slices is not the class's";
+    if (s->carved > slab_class(s)->capacity) return "more is carved than fits";
+    for (uint32_t i = 1; i < s->span_slices; i++)
+        if (s[i].kind != SLICE_SLAB_REST || s[i].back != i || s[i].owner != NULL)
+            return "a further slice is no REST";
+    for (const block_t* p = s->free; p != NULL && wrong == NULL; p = p->next, listed++)
+        mark(seen, s, p, &wrong);
+    if (wrong != NULL) return wrong;
+    if (s->until + listed != s->carved) return "until + list != carved";
+    uint64_t word = load_acquire(&s->remote);
+    uint32_t granule = (uint32_t)(word & REMOTE_FIRST);
+    uint32_t count = 0;
+    const block_t* p =
+        granule == 0 ? NULL : (const block_t*)(slice_address(s) + (uintptr_t)(granule - 1) * GRANULE);
+    for (; p != NULL && wrong == NULL; p = p->next, count++) mark(seen, s, p, &wrong);
+    if (wrong != NULL) return wrong;
+    if (count != remote_count(word)) return "remote count is not the list's length";
+    if (count > s->until) return "more came back than was out";
+    if ((word & REMOTE_UNOWNED) != 0 && s->owner != NULL) return "unowned, with an owner";
+    return NULL;
+}
+
+static void check_slab(struct slice* s, void* context) {
+    long* count = context;
+    if (s->kind != SLICE_SLAB || *count < 0) return;
+    const char* wrong = slab_wrong(s);
+    if (wrong == NULL) {
+        ++*count;
+        return;
+    }
+    printf("slab of %u bytes: %s (until %u carved %u)\n", slab_class(s)->bytes, wrong, s->until, s->carved);
+    *count = -1;
+}
+
+long unit_check_slabs(void) {
+    long count = 0;
+    span_visit(check_slab, &count);
+    return count;
+}

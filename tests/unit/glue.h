@@ -1,0 +1,68 @@
+/* glue.h: the heap layer's calls and a checker of its slabs, in terms that C++ can read.
+ *
+ * The unit tests call it. Each function does what the one of heap.h does whose name it carries.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#ifndef WEIR_TESTS_UNIT_GLUE_H
+#define WEIR_TESTS_UNIT_GLUE_H
+
+#include "base/compiler.h"
+#include "heap/class.h"
+#include "page/slice.h"
+
+struct heap;
+
+void* unit_alloc(size_t size);
+void unit_free(void* p);
+void* unit_alloc_aligned(size_t size, size_t align);
+void* unit_alloc_zeroable(size_t size, bool* zeroed);
+void* unit_realloc(void* p, size_t size);
+size_t unit_usable(const void* p);
+bool unit_size_matches(size_t usable, size_t size, size_t align);
+
+struct heap* unit_attach(void);
+void unit_detach(void);
+void unit_collect(void);
+/* The calling thread's heap; NULL: it has none. */
+struct heap* unit_self(void);
+void unit_fork_prepare(void);
+void unit_fork_parent(void);
+void unit_fork_child(void);
+
+/* The slab record of a small block, or the large block's. */
+struct slice* unit_slice(const void* p);
+/* The slab that the calling thread's heap allocates class c from. */
+struct slice* unit_active(unsigned c);
+size_t unit_kept_bytes(void);
+size_t unit_kept_bytes_max(void);
+uint64_t unit_remote_count(const struct slice* s);
+bool unit_is_unowned(const struct slice* s);
+bool unit_is_mine(const struct slice* s);
+bool unit_is_orphan(const struct slice* s);
+bool unit_is_large(const struct slice* s);
+struct os_lock* unit_heaps_lock(void);
+struct os_lock* unit_own_lock(void);
+uint64_t unit_heaps_live(void);
+uint64_t unit_heaps_made(void);
+uint64_t unit_heaps_peak(void);
+void unit_set_hooks(void (*attach)(void), void (*tick)(void));
+
+struct unit_figures {
+    uint64_t live_bytes, live_blocks, cached_bytes, meta_bytes, record_bytes, reserved_bytes, committed_bytes;
+    uint64_t alloc_calls, remote_frees, slow_calls;
+    uint64_t slabs;
+    uint64_t class_live[CLASS_COUNT];
+};
+void unit_census(struct unit_figures* out);
+struct unit_heap_figures {
+    uint64_t slabs, live_bytes, cached_bytes;
+};
+void unit_census_heap(const struct heap* h, struct unit_heap_figures* out);
+
+/* Check every slab against the invariants of slice.h: the records of its further slices, that its list
+ * holds distinct blocks of it, and until + blocks on the list == carved <= capacity. Nobody may
+ * allocate or free meanwhile. Returns the number of slabs; -1: one is wrong (said on stdout). */
+long unit_check_slabs(void);
+
+#endif

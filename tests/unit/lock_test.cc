@@ -1,0 +1,151 @@
+// lock_test.cc: os/lock.h: exclusion, nesting, sleeping waiters, fork. Called by ctest.
+//
+// SPDX-License-Identifier: Apache-2.0
+#include "layers.h"
+#include "child.h"
+#include <atomic>
+#include <thread>
+#include <vector>
+
+namespace {
+
+TEST(Lock, ExcludesThreads) {
+    struct os_lock lock = {};
+    constexpr unsigned threads = 6;
+    const unsigned rounds = unit_rounds(50000);
+    uint64_t counter = 0; // plain: only the lock keeps it right
+    std::vector<std::thread> all;
+    for (unsigned t = 0; t < threads; t++)
+        all.emplace_back([&] {
+            for (unsigned i = 0; i < rounds; i++) {
+                os_lock_take(&lock);
+                counter++;
+                os_lock_give(&lock);
+            }
+        });
+    for (std::thread& t : all) t.join();
+    EXPECT_EQ(counter, uint64_t{threads} * rounds);
+    EXPECT_EQ(lock.owner, nullptr);
+    EXPECT_EQ(lock.waiters, 0u);
+}
+
+TEST(Lock, NestsInItsOwner) {
+    struct os_lock lock = {};
+    EXPECT_FALSE(os_lock_is_mine(&lock));
+    os_lock_take(&lock);
+    os_lock_take(&lock);
+    os_lock_take(&lock);
+    EXPECT_TRUE(os_lock_is_mine(&lock));
+    auto others_try = [&] {
+        bool got = true;
+        std::thread([&] {
+            EXPECT_FALSE(os_lock_is_mine(&lock));
+            got = os_lock_try(&lock);
+            if (got) os_lock_give(&lock);
+        }).join();
+        return got;
+    };
+    EXPECT_FALSE(others_try());
+    os_lock_give(&lock);
+    os_lock_give(&lock);
+    EXPECT_TRUE(os_lock_is_mine(&lock));
+    EXPECT_FALSE(others_try());
+    os_lock_give(&lock);
+    EXPECT_FALSE(os_lock_is_mine(&lock));
+    EXPECT_TRUE(others_try());
+}
+
+TEST(Lock, TryTakesAFreeLockOnce) {
+    struct os_lock lock = {};
+    EXPECT_TRUE(os_lock_try(&lock));
+    EXPECT_FALSE(os_lock_try(&lock));
+    os_lock_give(&lock);
+    EXPECT_TRUE(os_lock_try(&lock));
+    os_lock_give(&lock);
+}
+
+TEST(Lock, WakesEverySleeper) {
+    struct os_lock lock = {};
+    constexpr unsigned sleepers = 24;
+    std::atomic<unsigned> through{0};
+    std::vector<std::thread> all;
+    os_lock_take(&lock);
+    for (unsigned t = 0; t < sleepers; t++)
+        all.emplace_back([&] {
+            os_lock_take(&lock);
+            through++;
+            os_lock_give(&lock);
+        });
+    while (load_relaxed(&lock.waiters) != sleepers) usleep(1000);
+    usleep(20000); // so that most of them are in the kernel
+    EXPECT_EQ(through.load(), 0u);
+    os_lock_give(&lock);
+    for (std::thread& t : all) t.join();
+    EXPECT_EQ(through.load(), sleepers);
+    EXPECT_EQ(lock.waiters, 0u);
+}
+
+TEST(Lock, GivingAnothersLockTraps) {
+    if (unit_sanitized) return; // its handlers stand between the trap and the test
+    EXPECT_TRUE(in_child([] {
+                    struct os_lock lock = {};
+                    os_lock_give(&lock);
+                }).trapped());
+}
+
+// The thread that forks holds the lock; others wait for it, and do not come along.
+TEST(Lock, SurvivesForkInItsOwnersHand) {
+    EXPECT_FINE(in_child([] {
+        static struct os_lock lock;
+        os_lock_take(&lock);
+        std::thread waiter([] {
+            os_lock_take(&lock);
+            os_lock_give(&lock);
+        });
+        while (load_relaxed(&lock.waiters) != 1) usleep(1000);
+        pid_t pid = fork();
+        if (pid == 0) {
+            os_lock_fork_child(&lock, false);
+            bool good = os_lock_is_mine(&lock) && lock.waiters == 0;
+            os_lock_give(&lock);
+            good &= os_lock_try(&lock);
+            os_lock_give(&lock);
+            _exit(good && lock.owner == nullptr ? 0 : 1);
+        }
+        int status;
+        waitpid(pid, &status, 0);
+        EXPECT_EQ(status, 0);
+        os_lock_give(&lock);
+        waiter.join();
+    }));
+}
+
+TEST(Lock, IsTakenFromAnOwnerThatForkLeftBehind) {
+    EXPECT_FINE(in_child([] {
+        static struct os_lock lock;
+        std::atomic<int> step{0};
+        std::thread owner([&] {
+            os_lock_take(&lock);
+            os_lock_take(&lock);
+            step = 1;
+            while (step != 2) usleep(1000);
+            os_lock_give(&lock);
+            os_lock_give(&lock);
+        });
+        while (step != 1) usleep(1000);
+        pid_t pid = fork();
+        if (pid == 0) {
+            os_lock_fork_child(&lock, true);
+            bool good = os_lock_is_mine(&lock) && lock.nest == 0;
+            os_lock_give(&lock);
+            _exit(good && os_lock_try(&lock) ? 0 : 1);
+        }
+        int status;
+        waitpid(pid, &status, 0);
+        EXPECT_EQ(status, 0);
+        step = 2;
+        owner.join();
+    }));
+}
+
+} // namespace

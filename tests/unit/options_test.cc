@@ -1,0 +1,269 @@
+// options_test.cc: core/options.h: every row of options.def, every source, exact warnings. Called by
+// ctest.
+//
+// SPDX-License-Identifier: Apache-2.0
+#include "layers.h"
+#include "child.h"
+#include <cstdlib>
+#include <fcntl.h>
+#include <cstring>
+#include <vector>
+
+namespace {
+
+enum Type { SIZE, COUNT, WORDS };
+struct Row {
+    std::string name;
+    Type type;
+    uint64_t value, min, max;
+    std::string words, help;
+    uint64_t* slot;
+};
+
+const std::vector<Row>& rows() {
+    static const std::vector<Row> all = {
+#define WEIR_OPTION(name, type, value, min, max, help)                                                       \
+    {#name, type, value, min, max, "", help, &core_options.name},
+#define WEIR_OPTION_ENUM(name, value, words, help)                                                           \
+    {#name, WORDS, value, 0, 0, words, help, &core_options.name},
+#include "core/options.def"
+#undef WEIR_OPTION
+#undef WEIR_OPTION_ENUM
+    };
+    return all;
+}
+
+std::vector<std::string> words_of(const Row& row) {
+    std::vector<std::string> all(1);
+    for (char c : row.words) {
+        if (c == '|')
+            all.emplace_back();
+        else
+            all.back() += c;
+    }
+    return all;
+}
+
+std::string upper(std::string s) {
+    for (char& c : s)
+        if (c >= 'a' && c <= 'z') c = static_cast<char>(c - 'a' + 'A');
+    return s;
+}
+
+class Options : public ::testing::Test {
+  protected:
+    void SetUp() override { saved = core_options; }
+    void TearDown() override { core_options = saved; }
+    struct core_options saved;
+};
+
+// Parses in a child: what it prints, and its verdict.
+std::string printed_by(const std::string& options, bool good) {
+    Ended ended = in_child([&] { EXPECT_EQ(core_options_parse(options.c_str()), good) << options; });
+    EXPECT_TRUE(ended.fine()) << options;
+    return ended.printed;
+}
+
+TEST_F(Options, DefaultsAreTheTables) {
+    for (const Row& row : rows()) EXPECT_EQ(*row.slot, row.value) << row.name;
+    EXPECT_EQ(core_options.reserve, 0u);
+    EXPECT_EQ(core_options.on_error, 0u);
+    EXPECT_EQ(core_options.checks, 0u);
+    EXPECT_EQ(core_options.check_first, 4096u);
+    EXPECT_EQ(core_options.check_every, 8u);
+    EXPECT_EQ(core_options.trust_size, 0u);
+    EXPECT_EQ(core_options.dirty_max, 32u << 20);
+    EXPECT_EQ(core_options.stats, 0u);
+    EXPECT_EQ(core_options.help, 0u);
+}
+
+TEST_F(Options, EveryNumberIsTakenUpToTheEndsOfItsRange) {
+    for (const Row& row : rows()) {
+        if (row.type == WORDS) continue;
+        EXPECT_LE(row.min, row.value) << row.name;
+        EXPECT_LE(row.value, row.max) << row.name;
+        for (uint64_t value : {row.min, row.max, row.min / 2 + row.max / 2}) {
+            EXPECT_TRUE(core_options_parse((row.name + "=" + std::to_string(value)).c_str()));
+            EXPECT_EQ(*row.slot, value) << row.name;
+        }
+        std::string warning =
+            "weir: option '" + row.name + "' has a value that is no number in its range: " + row.help + "\n";
+        *row.slot = row.value;
+        EXPECT_EQ(printed_by(row.name + "=" + std::to_string(row.max + 1), false), warning);
+        if (row.min != 0) {
+            EXPECT_EQ(printed_by(row.name + "=" + std::to_string(row.min - 1), false), warning);
+        }
+        for (const char* bad :
+             {"", "x", "-1", "+1", " 1", "1 ", "0x10", "18446744073709551616", "1kk", "1.5"})
+            EXPECT_EQ(printed_by(row.name + "=" + bad, false), warning);
+        EXPECT_EQ(*row.slot, row.value);
+    }
+}
+
+TEST_F(Options, ARefusedValueChangesNothing) {
+    EXPECT_FINE(in_child([] {
+        int null = open("/dev/null", O_WRONLY);
+        int saved = dup(2);
+        dup2(null, 2);
+        for (const Row& row : rows()) {
+            EXPECT_FALSE(core_options_parse((row.name + "=wrong").c_str()));
+            EXPECT_EQ(*row.slot, row.value) << row.name;
+        }
+        dup2(saved, 2);
+    }));
+}
+
+TEST_F(Options, EveryEnumIsTakenByWordAndByNumber) {
+    for (const Row& row : rows()) {
+        if (row.type != WORDS) continue;
+        std::vector<std::string> words = words_of(row);
+        ASSERT_GE(words.size(), 2u);
+        for (size_t i = 0; i < words.size(); i++) {
+            *row.slot = 77;
+            EXPECT_TRUE(core_options_parse((row.name + "=" + words[i]).c_str()));
+            EXPECT_EQ(*row.slot, i) << row.name;
+            EXPECT_EQ(printed_by(row.name + "=" + words[i] + "x", false),
+                      "weir: option '" + row.name + "' takes one of " + row.words + "\n");
+            EXPECT_EQ(printed_by(row.name + "=" + words[i].substr(0, words[i].size() - 1), false),
+                      "weir: option '" + row.name + "' takes one of " + row.words + "\n");
+        }
+        for (uint64_t i = 0; i < 2; i++) {
+            *row.slot = 77;
+            EXPECT_TRUE(core_options_parse((row.name + "=" + std::to_string(i)).c_str()));
+            EXPECT_EQ(*row.slot, i) << row.name;
+        }
+        EXPECT_NE(printed_by(row.name + "=2", false), "");
+        EXPECT_NE(printed_by(row.name + "=", false), "");
+        EXPECT_NE(printed_by(row.name + "=" + row.words, false), "");
+    }
+}
+
+TEST_F(Options, SizesTakeSuffixes) {
+    const std::pair<const char*, uint64_t> sizes[] = {
+        {"0", 0},         {"1", 1},           {"7k", 7u << 10},   {"7K", 7u << 10},   {"3m", 3u << 20},
+        {"3M", 3u << 20}, {"2g", 2ull << 30}, {"2G", 2ull << 30}, {"1t", 1ull << 40}, {"1T", 1ull << 40}};
+    for (const auto& [written, value] : sizes) {
+        EXPECT_TRUE(core_options_parse((std::string("dirty_max=") + written).c_str())) << written;
+        EXPECT_EQ(core_options.dirty_max, value) << written;
+    }
+    core_options.dirty_max = 5;
+    for (const char* bad : {"k", "1b", "1kb", "18014398509481984k", "17179869184g", "1p", "2t"})
+        EXPECT_NE(printed_by(std::string("dirty_max=") + bad, false), "") << bad;
+    EXPECT_NE(printed_by("check_first=1k", false), "");
+    EXPECT_EQ(core_options.dirty_max, 5u);
+}
+
+TEST_F(Options, UnknownNamesGetTheNearest) {
+    EXPECT_EQ(printed_by("reserv=1", false), "weir: option 'reserv' is unknown; did you mean reserve\n");
+    EXPECT_EQ(printed_by("check=full", false), "weir: option 'check' is unknown; did you mean checks\n");
+    EXPECT_EQ(printed_by("Stats=exit", false), "weir: option 'Stats' is unknown; did you mean stats\n");
+    EXPECT_EQ(printed_by("on-error=abort", false),
+              "weir: option 'on-error' is unknown; did you mean on_error\n");
+    EXPECT_EQ(printed_by("dirty_mx=1:hlp=1", false),
+              "weir: option 'dirty_mx' is unknown; did you mean dirty_max\n"
+              "weir: option 'hlp' is unknown; did you mean help\n");
+    for (const Row& row : rows())
+        EXPECT_EQ(printed_by(row.name + "_=1", false),
+                  "weir: option '" + row.name + "_' is unknown; did you mean " + row.name + "\n");
+}
+
+TEST_F(Options, VeryLongNamesAreCut) {
+    std::string name(200, 'n');
+    std::string printed = printed_by(name + "=1", false);
+    EXPECT_EQ(printed.substr(0, 14 + 64 + 1), "weir: option '" + name.substr(0, 64) + "'");
+    EXPECT_EQ(printed.back(), '\n');
+    EXPECT_LE(printed.size(), 256u);
+}
+
+TEST_F(Options, PartsWithoutAValueAreSaidSo) {
+    EXPECT_EQ(printed_by("stats", false), "weir: option 'stats' has no value; write name=value\n");
+    EXPECT_EQ(printed_by("stats:help", false), "weir: option 'stats' has no value; write name=value\n"
+                                               "weir: option 'help' has no value; write name=value\n");
+}
+
+TEST_F(Options, StringsHoldManyPartsAndEmptyOnes) {
+    EXPECT_TRUE(core_options_parse(""));
+    EXPECT_TRUE(core_options_parse(":::"));
+    EXPECT_TRUE(core_options_parse(":reserve=8m::on_error=report:check_every=3:"));
+    EXPECT_EQ(core_options.reserve, 8u << 20);
+    EXPECT_EQ(core_options.on_error, 1u);
+    EXPECT_EQ(core_options.check_every, 3u);
+    EXPECT_TRUE(core_options_parse("check_every=4:check_every=5"));
+    EXPECT_EQ(core_options.check_every, 5u);
+}
+
+TEST_F(Options, AWrongPartDoesNotHideTheOthers) {
+    EXPECT_NE(printed_by("reserve=8m:nothing=1:stats=exit", false), "");
+    EXPECT_TRUE(in_child([] {
+                    core_options_parse("reserve=8m:nothing=1:stats=exit");
+                    EXPECT_EQ(core_options.reserve, 8u << 20);
+                    EXPECT_EQ(core_options.stats, 1u);
+                }).fine());
+}
+
+TEST_F(Options, EveryOptionHasAVariable) {
+    for (const Row& row : rows()) {
+        if (row.name == "help") continue;
+        std::string value = row.type == WORDS ? words_of(row)[1] : std::to_string(row.max);
+        uint64_t expected = row.type == WORDS ? 1 : row.max;
+        EXPECT_FINE(in_child([&] {
+            setenv(("WEIR_" + upper(row.name)).c_str(), value.c_str(), 1);
+            core_options_start();
+            for (const Row& other : rows())
+                EXPECT_EQ(*other.slot, other.name == row.name ? expected : other.value) << other.name;
+        }));
+    }
+}
+
+TEST_F(Options, LaterSourcesWin) {
+    EXPECT_FINE(in_child([] {
+        unsetenv("WEIR_OPTIONS");
+        core_options_start();
+        for (const Row& row : rows()) EXPECT_EQ(*row.slot, row.value) << row.name;
+    }));
+    EXPECT_FINE(in_child([] {
+        weir_options = "check_every=2:check_first=2:stats=exit";
+        setenv("WEIR_OPTIONS", "check_every=3:check_first=3", 1);
+        setenv("WEIR_CHECK_EVERY", "4", 1);
+        core_options_start();
+        EXPECT_EQ(core_options.stats, 1u);
+        EXPECT_EQ(core_options.check_first, 3u);
+        EXPECT_EQ(core_options.check_every, 4u);
+    }));
+}
+
+TEST_F(Options, VariablesWarnLikeStrings) {
+    Ended ended = in_child([] {
+        setenv("WEIR_CHECK_EVERY", "0", 1);
+        setenv("WEIR_CHECKS", "most", 1);
+        core_options_start();
+        EXPECT_EQ(core_options.check_every, 8u);
+    });
+    EXPECT_TRUE(ended.fine());
+    EXPECT_EQ(
+        ended.printed,
+        "weir: option 'checks' takes one of late|full\n"
+        "weir: option 'check_every' has a value that is no number in its range: after that, one list in N "
+        "is walked in full when it turns over; 1 walks all\n");
+}
+
+TEST_F(Options, HelpPrintsEveryOptionWithItsValue) {
+    Ended ended = in_child([] {
+        setenv("WEIR_OPTIONS", "help=1:check_every=5:on_error=report", 1);
+        core_options_start();
+    });
+    EXPECT_TRUE(ended.fine());
+    std::string expected;
+    for (const Row& row : rows()) {
+        std::string value = row.type == WORDS ? words_of(row)[row.value] : std::to_string(row.value);
+        if (row.name == "help") value = "yes";
+        if (row.name == "check_every") value = "5";
+        if (row.name == "on_error") value = "report";
+        expected += "weir: " + row.name + "=" + value;
+        if (row.type == WORDS) expected += " (" + row.words + ")";
+        expected += ": " + row.help + "\n";
+    }
+    EXPECT_EQ(ended.printed, expected);
+}
+
+} // namespace
