@@ -9,7 +9,7 @@
 #include "os/os.h"
 #include "weir/wire.h"
 
-enum { REFRESH_CALLS = 256 };
+enum { REFRESH_EARLY = 4, REFRESH_CALLS = 256 };
 #define REFRESH_NS 50000000u
 
 static struct weir_wire_header* wire_file;
@@ -61,11 +61,12 @@ static void wire_refresh(void) {
     store_relaxed(&slot->misuse_reports, all.misuse_reports - old->misuse_reports);
 }
 
-/* On the slow path: look at the clock now and then, and let one thread refresh when it is time. The first
- * calls refresh in growing steps, for processes that are short and end without running destructors. */
+/* On the slow path: look at the clock now and then, and let one thread refresh when it is time. Two early
+ * refreshes serve processes that are short and end without running destructors; a refresh takes some
+ * 50 us, so there are no more of them. */
 static void wire_tick(void) {
     uint64_t calls = heap_self()->slow_calls;
-    if (calls < REFRESH_CALLS && is_power_of_two(calls)) {
+    if (calls == REFRESH_EARLY || calls == REFRESH_EARLY * 8) {
         if (wire_slot != NULL) wire_refresh();
         return;
     }
