@@ -1,0 +1,594 @@
+// heap_test.cc: the heap layer in one thread: blocks, slabs, resizing, counting, list checks. Called by
+// ctest; each test starts the heap in a child of its own.
+//
+// SPDX-License-Identifier: Apache-2.0
+#include "blocks.h"
+#include <cstdlib>
+#include <map>
+#include <set>
+
+namespace {
+
+TEST(Heap, ServesEverySizeOnce) {
+    EXPECT_FINE(in_child([] {
+        Blocks blocks;
+        for (size_t size = 0; size <= 2100; size++) ASSERT_TRUE(blocks.alloc(size));
+        for (size_t size = 2100; size <= 140000; size += 613) ASSERT_TRUE(blocks.alloc(size));
+        for (size_t size : {size_t{1} << 20, size_t{9} << 20, size_t{65536}, size_t{65537}})
+            ASSERT_TRUE(blocks.alloc(size));
+        EXPECT_GE(unit_check_slabs(), 0);
+        blocks.free_all();
+        EXPECT_GE(unit_check_slabs(), 0);
+        expect_nothing_left();
+    }));
+}
+
+TEST(Heap, UsableIsTheClassOrTheLastPage) {
+    EXPECT_FINE(in_child([] {
+        for (size_t size = 1; size <= SLAB_MAX; size += size < 1100 ? 1 : 251) {
+            void* p = unit_alloc(size);
+            EXPECT_EQ(unit_usable(p), size_classes[class_of(size)].bytes);
+            unit_free(p);
+        }
+        for (size_t size = SLAB_MAX + 1; size < 3000000; size += 77777) {
+            void* p = unit_alloc(size);
+            EXPECT_EQ(unit_usable(p), align_up(size, os_page_bytes()));
+            unit_free(p);
+        }
+        void* p = unit_alloc(0);
+        EXPECT_EQ(unit_usable(p), 16u);
+        unit_free(p);
+        EXPECT_EQ(unit_usable(nullptr), 0u);
+        unit_free(nullptr);
+        expect_nothing_left();
+    }));
+}
+
+TEST(Heap, ZeroSizedBlocksAreDistinct) {
+    EXPECT_FINE(in_child([] {
+        std::set<void*> all;
+        for (int i = 0; i < 1000; i++) all.insert(unit_alloc(0));
+        EXPECT_EQ(all.size(), 1000u);
+        EXPECT_EQ(all.count(nullptr), 0u);
+    }));
+}
+
+TEST(Heap, RefusesTheImpossible) {
+    EXPECT_FINE(in_child([] {
+        for (size_t size :
+             {SIZE_MAX, SIZE_MAX - 15, size_t{PTRDIFF_MAX}, size_t{PTRDIFF_MAX} + 1, size_t{1} << 60}) {
+            EXPECT_EQ(unit_alloc(size), nullptr);
+            EXPECT_EQ(unit_alloc_aligned(size, 64), nullptr);
+        }
+        EXPECT_EQ(unit_alloc_aligned(1, size_t{1} << 63), nullptr);
+        EXPECT_EQ(unit_alloc_aligned(1, size_t{1} << 62), nullptr);
+        EXPECT_EQ(unit_alloc_aligned(1, size_t{1} << 48), nullptr);
+        void* p = unit_alloc(100);
+        memset(p, 3, 100);
+        EXPECT_EQ(unit_realloc(p, SIZE_MAX), nullptr);
+        EXPECT_EQ(unit_realloc(p, PTRDIFF_MAX), nullptr);
+        EXPECT_EQ(static_cast<char*>(p)[99], 3);
+        unit_free(p);
+        expect_nothing_left();
+    }));
+}
+
+TEST(Heap, ServesEveryAlignment) {
+    EXPECT_FINE(in_child([] {
+        Blocks blocks;
+        for (size_t align = 1; align <= size_t{32} << 20; align *= 2)
+            for (size_t size : {size_t{0}, size_t{1}, size_t{17}, align / 2, align, align + 1, size_t{5000},
+                                size_t{65536}, size_t{65537}, size_t{200000}}) {
+                if (size > size_t{4} << 20) continue;
+                ASSERT_TRUE(blocks.alloc_aligned(size, align)) << size << " at " << align;
+            }
+        EXPECT_GE(unit_check_slabs(), 0);
+        blocks.free_all();
+        expect_nothing_left();
+    }));
+}
+
+TEST(Heap, SizesMatchTheirBlocksAlone) {
+    EXPECT_FINE(in_child([] {
+        for (unsigned c = 0; c < CLASS_COUNT; c++) {
+            size_t bytes = size_classes[c].bytes;
+            size_t smaller = c == 0 ? 0 : size_classes[c - 1].bytes;
+            EXPECT_TRUE(unit_size_matches(bytes, bytes, 1));
+            EXPECT_TRUE(unit_size_matches(bytes, smaller + 1, 1));
+            EXPECT_FALSE(unit_size_matches(bytes, bytes + 1, 1));
+            EXPECT_TRUE(c == 0 || !unit_size_matches(bytes, smaller, 1));
+        }
+        EXPECT_TRUE(unit_size_matches(16, 0, 1));
+        EXPECT_TRUE(unit_size_matches(4096, 100, 4096));
+        EXPECT_FALSE(unit_size_matches(4096, 100, 2048));
+        size_t page = os_page_bytes();
+        EXPECT_TRUE(unit_size_matches(100 * page, 100 * page, 1));
+        EXPECT_TRUE(unit_size_matches(100 * page, 99 * page + 1, 1));
+        EXPECT_FALSE(unit_size_matches(100 * page, 99 * page, 1));
+        EXPECT_FALSE(unit_size_matches(100 * page, 100 * page + 1, 1));
+    }));
+}
+
+void random_run(uint64_t seed, unsigned steps) {
+    Random random(seed);
+    Blocks blocks;
+    for (unsigned i = 0; i < steps && !::testing::Test::HasFailure(); i++) {
+        size_t what = random.below(100);
+        size_t target = i / 512 % 2 == 0 ? 1500 : 100; // so that it grows and shrinks
+        if (blocks.all.empty() || (what < 50 && blocks.all.size() < target)) {
+            size_t size = some_size(random);
+            bool got = what < 5    ? blocks.alloc_aligned(size, size_t{1} << random.below(18))
+                       : what < 10 ? blocks.alloc_zeroable(size)
+                                   : blocks.alloc(size);
+            ASSERT_TRUE(got);
+        } else if (what < 85) {
+            blocks.free(random.below(blocks.all.size()));
+        } else if (what < 99) {
+            ASSERT_TRUE(blocks.realloc(random.below(blocks.all.size()), 1 + some_size(random)));
+        } else if (random.below(4) == 0) {
+            unit_collect();
+        }
+        if (i % 64 == 0) {
+            EXPECT_TRUE(span_check());
+            EXPECT_GE(unit_check_slabs(), 0);
+            struct unit_figures f;
+            unit_census(&f);
+            EXPECT_EQ(f.live_bytes, blocks.usable());
+            EXPECT_EQ(f.live_blocks, blocks.all.size());
+        }
+    }
+    blocks.free_all();
+    EXPECT_GE(unit_check_slabs(), 0);
+    expect_nothing_left();
+}
+
+TEST(Heap, AgreesWithTheModel) {
+    for (uint64_t seed = 1; seed <= 3; seed++)
+        EXPECT_FINE(in_child([&] { random_run(seed, unit_rounds(20000)); }));
+}
+
+TEST(Heap, AgreesWithTheModelInSmallRegions) {
+    EXPECT_FINE(in_child([] {
+        setenv("WEIR_OPTIONS", "reserve=4m:dirty_max=256k", 1);
+        random_run(5, unit_rounds(10000));
+    }));
+}
+
+TEST(Heap, AgreesWithTheModelUnderStrictAccounting) {
+    EXPECT_FINE(in_child([] {
+        setenv("WEIR_OPTIONS", "dirty_max=256k", 1);
+        unit_attach();
+        region_commit_strict = true;
+        random_run(6, unit_rounds(10000));
+    }));
+}
+
+TEST(Heap, AgreesWithTheModelInFullMode) {
+    EXPECT_FINE(in_child([] {
+        setenv("WEIR_CHECKS", "full", 1);
+        random_run(7, unit_rounds(10000));
+        EXPECT_EQ(core_options.checks, 1u);
+    }));
+}
+
+TEST(Heap, AgreesWithTheModelWhenEveryListIsWalked) {
+    EXPECT_FINE(in_child([] {
+        setenv("WEIR_OPTIONS", "check_first=0:check_every=1", 1);
+        random_run(8, unit_rounds(10000));
+    }));
+}
+
+TEST(Heap, ResizesInPlaceWhereItFits) {
+    EXPECT_FINE(in_child([] {
+        void* p = unit_alloc(100); // 112 usable
+        EXPECT_EQ(unit_realloc(p, 112), p);
+        EXPECT_EQ(unit_realloc(p, 56), p);
+        void* smaller = unit_realloc(p, 55); // more than half would lie idle
+        EXPECT_NE(smaller, p);
+        EXPECT_EQ(unit_usable(smaller), 64u);
+        unit_free(smaller);
+        char* large = static_cast<char*>(unit_alloc(100000));
+        memset(large, 5, 100000);
+        EXPECT_EQ(unit_realloc(large, size_t{3} << 20), large); // at the frontier
+        EXPECT_EQ(unit_usable(large), size_t{3} << 20);
+        EXPECT_TRUE(is_zero(large + (2 << 20), 1 << 20));
+        EXPECT_EQ(unit_realloc(large, 70000), large);
+        EXPECT_EQ(unit_usable(large), align_up(70000, os_page_bytes()));
+        EXPECT_EQ(large[69999], 5);
+        EXPECT_TRUE(span_check());
+        unit_free(large);
+        expect_nothing_left();
+    }));
+}
+
+TEST(Heap, ResizesByMovingWithContentKept) {
+    EXPECT_FINE(in_child([] {
+        Blocks blocks;
+        const size_t sizes[] = {1,       17,      1000,    1025,    5000,    40000,         65536,
+                                65537,   100000,  1 << 20, 3 << 20, 9 << 20, (9 << 20) + 1, (20 << 20) + 1,
+                                4 << 20, 1000000, 70000,   65536,   30000,   2000,          500,
+                                3};
+        for (int chain = 0; chain < 3; chain++) {
+            ASSERT_TRUE(blocks.alloc(8));
+            size_t mine = blocks.all.size() - 1;
+            for (size_t size : sizes) {
+                ASSERT_TRUE(blocks.alloc(size)); // stands in the way of growing in place
+                ASSERT_TRUE(blocks.realloc(mine, size));
+                ASSERT_TRUE(span_check());
+            }
+        }
+        EXPECT_GT(blocks.moved, 30u);
+        blocks.free_all();
+        EXPECT_EQ(span_totals.moved, 0u);
+        expect_nothing_left();
+    }));
+}
+
+TEST(Heap, ReallocIntoTheBlocksOwnNeighbourhoodIsCounted) {
+    EXPECT_FINE(in_child([] {
+        uint64_t live = span_totals.live;
+        Blocks blocks;
+        Random random(3);
+        for (int i = 0; i < 20; i++) blocks.alloc(100000 + random.below(3000000));
+        for (int i = 0; i < 300; i++) {
+            ASSERT_TRUE(blocks.realloc(random.below(20), 70000 + random.below(4000000)));
+            ASSERT_EQ(span_totals.large, blocks.usable());
+            ASSERT_TRUE(span_check());
+        }
+        EXPECT_GT(span_totals.live, live);
+        blocks.free_all();
+        expect_nothing_left();
+    }));
+}
+
+TEST(Heap, CountsWhatAModelCounts) {
+    EXPECT_FINE(in_child([] {
+        Random random(9);
+        Blocks blocks;
+        std::map<unsigned, uint64_t> per_class;
+        struct unit_figures f;
+        for (int i = 0; i < 5000; i++) {
+            if (blocks.all.size() < 700 || random.below(2) == 0)
+                ASSERT_TRUE(blocks.alloc(some_size(random)));
+            else
+                blocks.free(random.below(blocks.all.size()));
+        }
+        unit_census(&f);
+        uint64_t large = 0;
+        for (const Block& b : blocks.all) {
+            if (b.usable <= SLAB_MAX)
+                per_class[class_of(b.usable)]++;
+            else
+                large += b.usable;
+        }
+        for (unsigned c = 0; c < CLASS_COUNT; c++) EXPECT_EQ(f.class_live[c], per_class[c]) << c;
+        EXPECT_EQ(span_totals.large, large);
+        EXPECT_EQ(f.live_bytes, blocks.usable());
+        EXPECT_EQ(f.live_blocks, blocks.all.size());
+        EXPECT_EQ(f.alloc_calls, blocks.made);
+        EXPECT_LT(f.remote_frees, blocks.made - blocks.all.size()); // full slabs are nobody's
+        EXPECT_GT(f.slow_calls, 0u);
+        EXPECT_LT(f.slow_calls, blocks.made);
+        EXPECT_GE(f.meta_bytes, size_t{SLICE_BYTES});
+        EXPECT_GE(f.committed_bytes, f.live_bytes + f.cached_bytes);
+        EXPECT_GE(f.reserved_bytes, f.committed_bytes);
+        EXPECT_EQ(static_cast<long>(f.slabs), unit_check_slabs());
+        struct unit_heap_figures own;
+        unit_census_heap(unit_self(), &own);
+        EXPECT_LE(own.live_bytes, f.live_bytes - large); // full slabs belong to nobody
+        EXPECT_LE(own.slabs, f.slabs);
+        blocks.free_all();
+        unit_census(&f);
+        EXPECT_EQ(f.live_bytes, 0u);
+        EXPECT_EQ(f.alloc_calls, blocks.made);
+        expect_nothing_left();
+    }));
+}
+
+TEST(Heap, KeepsOnlySoMuchForNothing) {
+    EXPECT_FINE(in_child([] {
+        const size_t bound = unit_kept_bytes_max() + SLAB_MAX;
+        struct unit_figures f;
+        for (int round = 0; round < 3; round++) {
+            // Classes whose blocks are built one at a time, so that each free is of a slab's last block.
+            for (unsigned c = class_of(4096); c < CLASS_COUNT; c++) {
+                unit_free(unit_alloc(size_classes[c].bytes));
+                EXPECT_LE(unit_kept_bytes(), bound);
+                unit_census(&f);
+                EXPECT_EQ(f.live_bytes, 0u);
+                EXPECT_LE(f.cached_bytes, bound);
+            }
+            // All of a slab's first page, of every class.
+            for (unsigned c = 0; c < CLASS_COUNT; c++) {
+                std::vector<void*> all;
+                do all.push_back(unit_alloc(size_classes[c].bytes));
+                while (unit_slice(all[0])->carved > all.size());
+                for (void* p : all) unit_free(p);
+                EXPECT_LE(unit_kept_bytes(), bound);
+                unit_census(&f);
+                EXPECT_EQ(f.live_bytes, 0u);
+                EXPECT_LE(f.cached_bytes, bound) << size_classes[c].bytes;
+            }
+        }
+        EXPECT_GE(unit_check_slabs(), 0);
+        unit_collect();
+        EXPECT_EQ(unit_kept_bytes(), 0u);
+        expect_nothing_left();
+    }));
+}
+
+TEST(Heap, ALoneBlockThatComesAndGoesMakesNoSystemCall) {
+    EXPECT_FINE(in_child([] {
+        for (size_t size : {16u, 512u, 1024u, 5000u, 60000u}) {
+            unit_free(unit_alloc(size));
+            uint64_t calls = 0;
+            for (int kind = 0; kind < OS_CALL_COUNT; kind++) calls += os_call_counts[kind];
+            for (int i = 0; i < 1000; i++) unit_free(unit_alloc(size));
+            for (int kind = 0; kind < OS_CALL_COUNT; kind++) calls -= os_call_counts[kind];
+            EXPECT_EQ(calls, 0u) << size;
+        }
+    }));
+}
+
+TEST(Heap, EmptiedSlabsGoBackAndFullestIsUsedFirst) {
+    EXPECT_FINE(in_child([] {
+        std::vector<void*> all;
+        const unsigned capacity = size_classes[class_of(256)].capacity;
+        for (unsigned i = 0; i < capacity * 10; i++) all.push_back(unit_alloc(256));
+        uint64_t full = span_totals.live;
+        // One block stays in each of the first five slabs, all but one in the others.
+        std::vector<void*> sparse, dense;
+        for (unsigned i = 0; i < all.size(); i++) {
+            unsigned slab = i / capacity;
+            if (i % capacity == 0)
+                (slab < 5 ? sparse : dense).push_back(all[i]);
+            else if (slab < 5 || i % capacity == 1)
+                unit_free(all[i]);
+            else
+                dense.push_back(all[i]);
+        }
+        EXPECT_EQ(unit_check_slabs(), 10);
+        // New blocks come from the dense slabs while these have any.
+        std::set<struct slice*> sparse_slabs;
+        for (void* p : sparse) sparse_slabs.insert(unit_slice(p));
+        std::vector<void*> fresh;
+        unsigned from_sparse = 0;
+        for (int i = 0; i < 4; i++) {
+            fresh.push_back(unit_alloc(256));
+            from_sparse += sparse_slabs.count(unit_slice(fresh.back()));
+        }
+        EXPECT_EQ(from_sparse, 0u);
+        for (void* p : fresh) unit_free(p);
+        for (void* p : sparse) unit_free(p);
+        EXPECT_LE(span_totals.live, full - 4 * SLICE_BYTES); // one may be active, and kept
+        for (void* p : dense) unit_free(p);
+        expect_nothing_left();
+    }));
+}
+
+TEST(Heap, ZeroableBlocksAreZeroWhenTheySaySo) {
+    EXPECT_FINE(in_child([] {
+        Blocks blocks;
+        for (int i = 0; i < 60; i++) ASSERT_TRUE(blocks.alloc_zeroable(70000 * (1 + i % 7)));
+        blocks.free_all();
+        bool any = false;
+        for (int i = 0; i < 60; i++) {
+            bool zeroed;
+            char* p = static_cast<char*>(unit_alloc_zeroable(1 << 20, &zeroed));
+            EXPECT_TRUE(!zeroed || is_zero(p, 1 << 20));
+            any |= zeroed;
+            memset(p, 1, 1 << 20);
+            if (i % 2 == 0) unit_free(p);
+            if (i % 10 == 0) span_purge_all();
+        }
+        EXPECT_TRUE(any);
+        bool zeroed = true;
+        unit_alloc_zeroable(100, &zeroed);
+        EXPECT_FALSE(zeroed);
+    }));
+}
+
+unsigned attached, ticked;
+
+TEST(Heap, CallsItsHooks) {
+    EXPECT_FINE(in_child([] {
+        unit_set_hooks([] { attached++; }, [] { ticked++; });
+        EXPECT_EQ(unit_self(), nullptr);
+        unit_alloc(1);
+        EXPECT_NE(unit_self(), nullptr);
+        EXPECT_EQ(attached, 1u);
+        EXPECT_EQ(ticked, 1u);
+        for (int i = 0; i < 10000; i++) unit_alloc(100);
+        EXPECT_EQ(attached, 1u);
+        struct unit_figures f;
+        unit_census(&f);
+        EXPECT_EQ(ticked, f.slow_calls);
+    }));
+}
+
+TEST(Heap, IsGivenUpAndTakenAgain) {
+    EXPECT_FINE(in_child([] {
+        unit_detach(); // without a heap: nothing
+        void* p = unit_alloc(100);
+        struct heap* first = unit_self();
+        unit_detach();
+        EXPECT_EQ(unit_self(), nullptr);
+        unit_detach();
+        unit_collect();
+        EXPECT_EQ(unit_heaps_live(), 0u);
+        unit_free(p); // attaches again
+        EXPECT_EQ(unit_self(), first);
+        EXPECT_EQ(unit_heaps_made(), 1u);
+        expect_nothing_left();
+    }));
+}
+
+// Eight blocks of 512 bytes are built at a time: the ninth allocation turns the freed list over.
+struct Turn {
+    std::vector<void*> blocks;
+    Turn() {
+        for (int i = 0; i < 8; i++) blocks.push_back(unit_alloc(512));
+    }
+    void free_twice() {
+        unit_free(blocks[0]);
+        unit_free(blocks[1]);
+        unit_free(blocks[0]);
+        unit_alloc(512);
+    }
+};
+
+constexpr char twice_freed[] = "weir: double-free: already freed 0x";
+
+TEST(Heap, EarlyListsAreWalked) {
+    Ended ended = in_child([] { Turn().free_twice(); });
+    EXPECT_TRUE(ended.aborted());
+    EXPECT_EQ(ended.printed.substr(0, sizeof twice_freed - 1), twice_freed);
+    EXPECT_NE(ended.printed.find(" in malloc; see docs/errors/double-free.md\n"), std::string::npos);
+}
+
+TEST(Heap, AfterCheckFirstOneInCheckEveryIsWalked) {
+    for (unsigned every : {1u, 2u, 3u})
+        for (unsigned turns = 0; turns < 6; turns++) {
+            Ended ended = in_child([&] {
+                std::string options = "on_error=report:check_first=1:check_every=" + std::to_string(every);
+                setenv("WEIR_OPTIONS", options.c_str(), 1);
+                Turn turn;
+                for (unsigned i = 0; i < turns; i++) { // each a turn-over of one block
+                    unit_free(turn.blocks[7]);
+                    turn.blocks[7] = unit_alloc(512);
+                }
+                turn.free_twice();
+            });
+            EXPECT_TRUE(ended.fine()) << ended.printed;
+            bool walked = turns < 1 || turns % every == 0;
+            EXPECT_EQ(ended.printed != "", walked) << every << " " << turns;
+        }
+}
+
+TEST(Heap, AWriteThroughADanglingPointerNeverSteersAllocation) {
+    // The link is overwritten, with an address elsewhere, a misaligned one in the slab, or nonsense.
+    static char elsewhere[64];
+    for (int kind = 0; kind < 3; kind++) {
+        Ended ended = in_child([&] {
+            setenv("WEIR_OPTIONS", "on_error=report:check_first=0:check_every=1000000", 1);
+            std::vector<char*> all;
+            for (int i = 0; i < 8; i++) all.push_back(static_cast<char*>(unit_alloc(512)));
+            unit_free(all[2]);
+            unit_free(all[1]);
+            void* wrong = kind == 0   ? elsewhere
+                          : kind == 1 ? nullptr
+                                      : reinterpret_cast<void*>(0x4141414141414140);
+            if (kind == 1) {
+                memset(all[1], 0, 8); // the first word steers nothing
+            } else {
+                memcpy(all[1] + 8, &wrong, sizeof wrong);
+            }
+            for (int i = 0; i < 20; i++) {
+                char* p = static_cast<char*>(unit_alloc(512));
+                ASSERT_NE(p, elsewhere);
+                ASSERT_NE(slice_find(p), nullptr);
+                memset(p, 1, 512);
+            }
+            EXPECT_EQ(core_report_count != 0, kind != 1);
+        });
+        EXPECT_TRUE(ended.fine());
+        EXPECT_EQ(ended.printed.find("weir: corrupt-list: a freed block was written to 0x") == 0, kind != 1)
+            << ended.printed;
+    }
+}
+
+struct Misuse {
+    const char* name;
+    void (*act)();
+    const char* starts;
+    const char* ends;
+};
+
+void act_foreign() {
+    static char local[64];
+    unit_alloc(1);
+    unit_free(local + 16);
+}
+void act_interior() {
+    char* p = static_cast<char*>(unit_alloc(40000));
+    unit_free(p + 16);
+}
+void act_interior_large() {
+    char* p = static_cast<char*>(unit_alloc(400000));
+    unit_free(p + SLICE_BYTES * 2);
+}
+void act_interior_small_list() {
+    char* p[4];
+    for (char*& q : p) q = static_cast<char*>(unit_alloc(1024));
+    unit_free(p[0] + 16);
+    unit_alloc(1024); // the list turns over
+}
+void act_large_twice() {
+    void* p = unit_alloc(400000);
+    unit_free(p);
+    unit_free(p);
+}
+void act_slab_gone() {
+    void* p = unit_alloc(400);
+    unit_free(p);
+    unit_collect();
+    unit_free(p);
+}
+void act_usable_freed_large() {
+    void* p = unit_alloc(400000);
+    unit_free(p);
+    unit_usable(p);
+}
+void act_realloc_foreign() {
+    static char local[64];
+    unit_alloc(1);
+    unit_realloc(local, 100);
+}
+void act_realloc_interior() {
+    char* p = static_cast<char*>(unit_alloc(5000));
+    unit_realloc(p + 16, 100);
+}
+
+TEST(Heap, ReportsMisuse) {
+    static const Misuse all[] = {
+        {"foreign", act_foreign, "weir: invalid-free: not a block of this heap 0x",
+         " in free; see docs/errors/invalid-free.md\n"},
+        {"interior", act_interior, "weir: invalid-free: not the start of a block 0x",
+         " in free; see docs/errors/invalid-free.md\n"},
+        {"interior large", act_interior_large, "weir: invalid-free: not the start of a block 0x",
+         " in free; see docs/errors/invalid-free.md\n"},
+        {"interior small", act_interior_small_list, "weir: invalid-free: not the start of a block 0x",
+         " in malloc; see docs/errors/invalid-free.md\n"},
+        {"large twice", act_large_twice, "weir: double-free: already freed 0x",
+         " in free; see docs/errors/double-free.md\n"},
+        {"slab gone", act_slab_gone, "weir: double-free: already freed 0x",
+         " in free; see docs/errors/double-free.md\n"},
+        {"usable of freed", act_usable_freed_large, "weir: double-free: already freed 0x",
+         " in malloc_usable_size; see docs/errors/double-free.md\n"},
+        {"realloc foreign", act_realloc_foreign, "weir: invalid-free: not a block of this heap 0x",
+         " in realloc; see docs/errors/invalid-free.md\n"},
+        {"realloc interior", act_realloc_interior, "weir: invalid-free: not the start of a block 0x",
+         " in realloc; see docs/errors/invalid-free.md\n"},
+    };
+    for (const Misuse& m : all) {
+        Ended ended = in_child(m.act);
+        EXPECT_TRUE(ended.aborted()) << m.name;
+        EXPECT_EQ(ended.printed.substr(0, strlen(m.starts)), m.starts) << m.name;
+        size_t tail = ended.printed.find(" in ");
+        ASSERT_NE(tail, std::string::npos) << m.name;
+        EXPECT_EQ(ended.printed.substr(tail), m.ends) << m.name;
+        Ended carried_on = in_child([&] {
+            setenv("WEIR_ON_ERROR", "report", 1);
+            m.act();
+            EXPECT_EQ(core_report_count, 1u);
+            EXPECT_TRUE(span_check());
+            Blocks blocks;
+            for (size_t size = 1; size < 100000; size += 331) ASSERT_TRUE(blocks.alloc(size));
+            blocks.free_all();
+            EXPECT_EQ(core_report_count, 1u);
+        });
+        EXPECT_TRUE(carried_on.fine()) << m.name << carried_on.printed;
+    }
+}
+
+} // namespace
