@@ -93,6 +93,26 @@ TEST(Lock, GivingAnothersLockTraps) {
                 }).trapped());
 }
 
+TEST(Lock, RanksOutOfOrderTrap) {
+    if (unit_sanitized) return;
+    static struct os_lock low = {.owner = nullptr, .nest = 0, .waiters = 0, .turn = 0, .rank = LOCK_HEAPS};
+    static struct os_lock high = {.owner = nullptr, .nest = 0, .waiters = 0, .turn = 0, .rank = LOCK_PAGES};
+    EXPECT_TRUE(in_child([] {
+                    os_lock_take(&high);
+                    os_lock_take(&low);
+                }).trapped());
+    EXPECT_FINE(in_child([] {
+        os_lock_take(&low);
+        os_lock_take(&high);
+        os_lock_take(&low); // again: it is the caller's
+        os_lock_give(&low);
+        os_lock_give(&high);
+        os_lock_give(&low);
+        os_lock_take(&high);
+        os_lock_give(&high);
+    }));
+}
+
 // The thread that forks holds the lock; others wait for it, and do not come along.
 TEST(Lock, SurvivesForkInItsOwnersHand) {
     EXPECT_FINE(in_child([] {

@@ -1,0 +1,291 @@
+// fork_test.cc: the heap in the child of a process with many threads. Called by ctest; the handlers that
+// the api layer registers are called here by hand.
+//
+// SPDX-License-Identifier: Apache-2.0
+#include "blocks.h"
+#include <atomic>
+#include <csignal>
+#include <cstdlib>
+#include <memory>
+#include <thread>
+
+namespace {
+
+// Forks as the api layer would. The child runs body() and exits with 0 if all its expectations held.
+template <class Body>
+int forked(Body body) {
+    unit_fork_prepare();
+    fflush(stdout);
+    pid_t pid = fork();
+    if (pid == 0) {
+        alarm(100);
+        unit_fork_child();
+        bool before = ::testing::Test::HasFailure();
+        body();
+        fflush(stdout);
+        _exit(!before && ::testing::Test::HasFailure() ? 1 : 0);
+    }
+    unit_fork_parent();
+    int status = -1;
+    waitpid(pid, &status, 0);
+    return status;
+}
+
+bool lock_is_free(struct os_lock* lock) {
+    if (!os_lock_try(lock)) return false;
+    os_lock_give(lock);
+    return lock->nest == 0 && lock->waiters == 0;
+}
+
+void expect_usable_heap(unsigned rounds) {
+    EXPECT_TRUE(lock_is_free(&page_lock));
+    EXPECT_TRUE(lock_is_free(unit_heaps_lock()));
+    EXPECT_TRUE(unit_self() == nullptr || lock_is_free(unit_own_lock()));
+    EXPECT_TRUE(span_check());
+    Random random(3);
+    Blocks blocks;
+    for (unsigned i = 0; i < rounds; i++) {
+        if (blocks.all.size() < 100 || random.below(2) == 0)
+            EXPECT_TRUE(blocks.alloc(some_size(random)));
+        else
+            blocks.free(random.below(blocks.all.size()));
+    }
+    blocks.free_all();
+    unit_collect();
+    EXPECT_TRUE(span_check());
+}
+
+TEST(Fork, OfOneThreadLosesNothing) {
+    EXPECT_FINE(in_child([] {
+        Blocks blocks;
+        Random random(1);
+        for (int i = 0; i < 1000; i++) blocks.alloc(some_size(random));
+        EXPECT_EQ(forked([&] {
+                      struct unit_figures f;
+                      unit_census(&f);
+                      EXPECT_EQ(f.live_blocks, 1000u);
+                      EXPECT_EQ(unit_heaps_live(), 1u);
+                      EXPECT_GE(unit_check_slabs(), 0);
+                      expect_usable_heap(2000);
+                      blocks.free_all();
+                      EXPECT_GE(unit_check_slabs(), 0);
+                      expect_nothing_left();
+                  }),
+                  0);
+        blocks.free_all();
+        expect_nothing_left();
+    }));
+}
+
+TEST(Fork, BeforeTheFirstAllocation) {
+    EXPECT_FINE(in_child([] {
+        EXPECT_EQ(forked([] { expect_usable_heap(500); }), 0);
+        expect_usable_heap(500);
+    }));
+}
+
+// Threads that stand still somewhere; the child has their blocks, but not them.
+TEST(Fork, LeavesOtherThreadsBlocksUsable) {
+    EXPECT_FINE(in_child([] {
+        unit_attach();
+        constexpr unsigned threads = 3;
+        Blocks all[threads];
+        std::atomic<unsigned> ready{0};
+        std::atomic<bool> stop{false};
+        std::vector<std::thread> owners;
+        for (unsigned t = 0; t < threads; t++)
+            owners.emplace_back([&, t] {
+                Random random(t + 1);
+                for (int i = 0; i < 2000; i++) {
+                    if (all[t].all.size() < 100 || random.below(3) != 0)
+                        all[t].alloc(some_size(random));
+                    else
+                        all[t].free(random.below(all[t].all.size()));
+                }
+                ready++;
+                while (!stop) usleep(1000);
+                all[t].free_all();
+                unit_detach();
+            });
+        while (ready != threads) usleep(1000);
+        for (int i = 0; i < 3; i++)
+            EXPECT_EQ(forked([&] {
+                          EXPECT_EQ(unit_heaps_live(), 1u);
+                          struct unit_figures f;
+                          unit_census(&f);
+                          uint64_t live = 0;
+                          for (Blocks& blocks : all) live += blocks.all.size();
+                          EXPECT_GE(f.live_blocks, live); // what lay free in their heaps counts as in use
+                          expect_usable_heap(2000);
+                          for (Blocks& blocks : all) {
+                              for (const Block& b : blocks.all) EXPECT_EQ(unit_usable(b.p), b.usable);
+                              blocks.free_all();
+                          }
+                          expect_usable_heap(2000);
+                          EXPECT_GE(unit_check_slabs(), 0);
+                      }),
+                      0);
+        stop = true;
+        for (std::thread& t : owners) t.join();
+        expect_nothing_left();
+    }));
+}
+
+TEST(Fork, ByAThreadWithoutAHeap) {
+    EXPECT_FINE(in_child([] {
+        unit_attach();
+        Blocks blocks;
+        for (int i = 0; i < 500; i++) blocks.alloc(100);
+        std::thread([&] {
+            EXPECT_EQ(forked([&] {
+                          EXPECT_EQ(unit_heaps_live(), 0u);
+                          blocks.free_all();
+                          expect_usable_heap(500);
+                          EXPECT_EQ(unit_heaps_live(), 1u);
+                      }),
+                      0);
+        }).join();
+        EXPECT_EQ(unit_heaps_live(), 1u);
+        blocks.free_all();
+        expect_nothing_left();
+    }));
+}
+
+// Threads that are anywhere in the heap when the fork comes.
+TEST(Fork, AtAnyMomentOfOtherThreads) {
+    if (unit_sanitized) return; // a sanitizer's own locks are left behind as well
+    EXPECT_FINE(in_child([] {
+        setenv("WEIR_OPTIONS", "reserve=64m:dirty_max=256k", 1);
+        unit_attach();
+        std::atomic<bool> stop{false};
+        std::vector<std::thread> busy;
+        for (unsigned t = 0; t < 3; t++)
+            busy.emplace_back([&, t] {
+                Random random(t + 1);
+                void* held[64] = {};
+                while (!stop) {
+                    size_t i = random.below(64);
+                    unit_free(held[i]);
+                    held[i] = unit_alloc(some_size(random));
+                }
+                for (void* p : held) unit_free(p);
+                unit_detach();
+            });
+        Blocks mine;
+        for (unsigned i = 0; i < unit_rounds(60); i++) {
+            mine.alloc(100 + i * 50);
+            EXPECT_EQ(forked([&] {
+                          mine.free_all();
+                          expect_usable_heap(300);
+                      }),
+                      0);
+        }
+        stop = true;
+        for (std::thread& t : busy) t.join();
+        mine.free_all();
+        EXPECT_GE(unit_check_slabs(), 0);
+        expect_nothing_left();
+    }));
+}
+
+// A signal handler that forks may find its own thread with any lock held, others waiting for it.
+TEST(Fork, FromASignalHandlerInTheMiddleOfAllocation) {
+    if (unit_sanitized) return;
+    static volatile sig_atomic_t forks, bad;
+    EXPECT_FINE(in_child([] {
+        setenv("WEIR_OPTIONS", "reserve=64m:dirty_max=128k", 1);
+        unit_attach();
+        std::atomic<bool> stop{false};
+        std::thread other([&] {
+            sigset_t set;
+            sigemptyset(&set);
+            sigaddset(&set, SIGUSR1);
+            pthread_sigmask(SIG_BLOCK, &set, nullptr);
+            Random random(7);
+            while (!stop) unit_free(unit_alloc(some_size(random)));
+            unit_detach();
+        });
+        signal(SIGUSR1, [](int) {
+            unit_fork_prepare();
+            pid_t pid = fork();
+            if (pid == 0) {
+                alarm(60);
+                unit_fork_child();
+                // The interrupted call is never finished here, as in any child that goes on to exec.
+                bool good = true;
+                for (size_t size = 1; size < 200000; size += 1 + size / 4) {
+                    void* p = unit_alloc(size);
+                    good &= p != nullptr;
+                    unit_free(p);
+                }
+                _exit(good ? 0 : 1);
+            }
+            unit_fork_parent();
+            int status = -1;
+            waitpid(pid, &status, 0);
+            forks = forks + 1;
+            if (status != 0) bad = bad + 1;
+        });
+        const unsigned wanted = unit_rounds(60);
+        pthread_t self = pthread_self();
+        std::thread sender([&] {
+            for (unsigned i = 0; i < wanted; i++) {
+                pthread_kill(self, SIGUSR1);
+                usleep(1500);
+            }
+            stop = true;
+        });
+        Random random(9);
+        Blocks blocks;
+        while (!stop) {
+            if (blocks.all.size() < 50)
+                blocks.alloc(some_size(random));
+            else
+                blocks.free(random.below(blocks.all.size()));
+        }
+        sender.join();
+        other.join();
+        EXPECT_GT(forks, 0);
+        EXPECT_EQ(bad, 0);
+        blocks.free_all();
+        expect_nothing_left();
+    }));
+}
+
+TEST(Fork, ChildrenMayForkAgain) {
+    EXPECT_FINE(in_child([] {
+        Blocks blocks;
+        for (int i = 0; i < 200; i++) blocks.alloc(300);
+        EXPECT_EQ(forked([&] {
+                      for (int i = 0; i < 200; i++) blocks.alloc(200);
+                      EXPECT_EQ(forked([&] {
+                                    blocks.free_all();
+                                    expect_nothing_left();
+                                }),
+                                0);
+                      blocks.free_all();
+                      expect_nothing_left();
+                  }),
+                  0);
+        blocks.free_all();
+        expect_nothing_left();
+    }));
+}
+
+TEST(Fork, InFullMode) {
+    EXPECT_FINE(in_child([] {
+        setenv("WEIR_CHECKS", "full", 1);
+        Blocks blocks;
+        for (int i = 0; i < 500; i++) blocks.alloc(10 + i);
+        EXPECT_EQ(forked([&] {
+                      expect_usable_heap(500);
+                      blocks.free_all();
+                      expect_nothing_left();
+                  }),
+                  0);
+        blocks.free_all();
+        expect_nothing_left();
+    }));
+}
+
+} // namespace
