@@ -32,23 +32,22 @@ WEIR_FN void large_free(struct slice* s) {
     span_free(s);
 }
 
-static void* large_set_bytes(struct slice* s, size_t bytes) {
-    add_relaxed(&span_totals.large, bytes - s->bytes); /* wraps where it shrinks */
+static void* large_set_bytes(struct slice* s, size_t old_bytes, size_t bytes) {
+    add_relaxed(&span_totals.large, bytes - old_bytes); /* wraps where it shrinks */
     s->bytes = bytes;
+    s->kind = SLICE_LARGE;
     return (void*)slice_address(s);
 }
 
 WEIR_FN void* large_realloc(struct slice* s, size_t size) {
     size_t bytes = large_bytes(size);
     size_t slices = large_slices(bytes);
+    size_t old_bytes = s->bytes;
     /* A moved span keeps its slices, so that its mapping stays one piece: it shrinks by moving. */
     bool wasteful = (s->flags & SLICE_MOVED) != 0 && slices < s->span_slices / 2;
-    if (!wasteful && span_resize(s, slices)) return large_set_bytes(s, bytes);
-    size_t content = bytes < s->bytes ? bytes : s->bytes;
+    if (!wasteful && span_resize(s, slices)) return large_set_bytes(s, old_bytes, bytes);
+    size_t content = bytes < old_bytes ? bytes : old_bytes;
     if (content < MOVE_MIN) return NULL;
-    struct slice* to = span_move(s, slices, content);
-    if (to == NULL) return NULL;
-    to->bytes = s->bytes;
-    to->kind = SLICE_LARGE;
-    return large_set_bytes(to, bytes);
+    struct slice* to = span_move(s, slices, content); /* frees s, whose record may be gone then */
+    return to == NULL ? NULL : large_set_bytes(to, old_bytes, bytes);
 }

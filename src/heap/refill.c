@@ -154,6 +154,45 @@ WEIR_FN void heap_adopt(struct heap* h, struct slice* s) {
     available_put(h, s, "free");
 }
 
+/* The slab leaves its place as the active one. */
+static void active_drop(struct heap* h, unsigned c) {
+    struct slice* s = h->active[c];
+    s->flags &= (uint8_t)~SLICE_KEPT;
+    h->active[c] = NULL;
+    h->bins[c] = (struct bin){NULL, SLICE_BYTES};
+}
+
+/* Whether all blocks of the active slab are free, on its list or in the bin. Looks at short bins only: a
+ * walk over a long one would cost more than it tells. */
+static bool active_is_idle(const struct heap* h, unsigned c) {
+    enum { look = 64 };
+    const struct slice* s = h->active[c];
+    if (s == NULL || s->until > look) return false;
+    uint32_t waiting = 0;
+    for (const block_t* p = h->bins[c].head; p != NULL && waiting <= s->until; p = p->next) {
+        if (!slab_holds_block(s, p)) return false; /* written to: the next malloc reports it */
+        waiting++;
+    }
+    return waiting == s->until;
+}
+
+/* Let go of the active slabs none of whose blocks is in use. */
+static void kept_release(struct heap* h, const struct slice* except) {
+    for (unsigned c = 0; c < CLASS_COUNT; c++) {
+        struct slice* s = h->active[c];
+        if (s == NULL || s == except) continue;
+        s->flags &= (uint8_t)~SLICE_KEPT;
+        if (!active_is_idle(h, c)) continue;
+        bin_return(h, c);
+        active_drop(h, c);
+        if (s->until == 0)
+            slab_release(s);
+        else
+            available_put(h, s, "free"); /* the bin's list was written to, and reported */
+    }
+    h->kept_bytes = 0;
+}
+
 static struct slice* slab_next(struct heap* h, unsigned c) {
     struct slice* s = available_take(h, c);
     if (s == NULL) s = orphan_take(h, c);
@@ -166,18 +205,11 @@ static struct slice* slab_next(struct heap* h, unsigned c) {
     return slab_make(h, c);
 }
 
-/* The slab leaves its place as the active one. */
-static void active_drop(struct heap* h, unsigned c) {
-    struct slice* s = h->active[c];
-    s->flags &= (uint8_t)~SLICE_KEPT;
-    h->active[c] = NULL;
-    h->bins[c] = (struct bin){NULL, SLICE_BYTES};
-}
-
 /* What need not be done at each refill. */
 static void refill_chores(struct heap* h) {
     store_relaxed(&h->slow_calls, h->slow_calls + 1);
     if ((h->slow_calls & 15) == 0) outbox_flush_all(h);
+    if ((h->slow_calls & 1023) == 0) kept_release(h, NULL);
     if (heap_tick_hook != NULL) heap_tick_hook();
 }
 
@@ -213,37 +245,27 @@ WEIR_FN void bin_return(struct heap* h, unsigned c) {
     store_relaxed(&h->handed_out, h->handed_out - count);
 }
 
-/* Let go of the kept slabs none of whose blocks is in use; the others are no longer kept for nothing. */
-static void kept_release(struct heap* h, const struct slice* except) {
-    for (unsigned c = 0; c < CLASS_COUNT; c++) {
-        struct slice* s = h->active[c];
-        if (s == NULL || s == except || (s->flags & SLICE_KEPT) == 0) continue;
-        bin_return(h, c);
-        if (s->until == 0) {
-            active_drop(h, c);
-            slab_release(s);
-        } else {
-            s->flags &= (uint8_t)~SLICE_KEPT;
-        }
-    }
-    h->kept_bytes = 0;
-}
-
 WEIR_FN void heap_free_last(block_t* p, struct slice* s) {
-    weir_assert(s->free == p);
     struct heap* h = heap_self();
     unsigned c = s->size_class;
+    weir_assert(s->free == p);
     if (h->active[c] != s) {
-        if (!slab_check_list(h, s, p, "free")) return;
-        available_release(h, s);
+        if (slab_check_list(h, s, p, "free")) available_release(h, s);
         return;
     }
     /* The active slab stays, its blocks back in the bin, so that a lone block that comes and goes costs no
      * page call; but only so much memory stays for nothing. */
     if ((s->flags & SLICE_KEPT) == 0) {
-        if (h->kept_bytes > KEPT_BYTES_MAX) kept_release(h, s);
+        size_t built = slab_built_bytes(s);
+        if (h->kept_bytes + built > KEPT_BYTES_MAX) kept_release(h, s);
+        if (built > KEPT_BYTES_MAX) {
+            if (!slab_check_list(h, s, p, "free")) return;
+            active_drop(h, c);
+            slab_release(s);
+            return;
+        }
         s->flags |= SLICE_KEPT;
-        h->kept_bytes += slab_built_bytes(s);
+        h->kept_bytes += built;
     }
     if (!full_is_on()) slab_turn_over(h, c, s, p, "free");
 }

@@ -24,7 +24,7 @@ __attribute__((used, visibility("hidden"), tls_model("initial-exec"))) _Thread_l
     {                                                                                                        \
         [0 ... CLASS_COUNT - 1] = { NULL, SLICE_BYTES }                                                      \
     }
-WEIR_VAR struct heap heap_empty = {.bins = EMPTY_BINS};
+WEIR_VAR struct heap heap_empty = {.bins = EMPTY_BINS, .lock = {.rank = LOCK_HEAP}};
 WEIR_VAR struct os_lock heaps_lock = {.rank = LOCK_HEAPS};
 WEIR_VAR struct heap_totals heap_totals;
 WEIR_VAR void (*heap_attach_hook)(void);
@@ -82,13 +82,16 @@ static void heap_disband(struct heap* h) {
 
 /* Under heaps_lock: heaps of threads that ended after their exit hook had run. */
 static void registry_sweep(void) {
+    uint32_t found = 0;
     for (struct heap* h = registry; h != NULL; h = h->registry_next) {
         int tid = load_relaxed(&h->tid);
         if (tid == 0 || os_thread_lives(tid)) continue;
         heap_disband(h);
         heap_retire(h);
+        found++;
     }
-    sweep_at = registry_count * 2 > 16 ? registry_count * 2 : 16;
+    /* What it found decides how soon to look again: the registry stays near twice the living threads. */
+    if (found < registry_count / 4) sweep_at = registry_count + registry_count / 4 + 1;
 }
 
 static struct heap* heap_take(int tid) {
@@ -170,21 +173,24 @@ static bool fork_take(struct os_lock* lock, bool may_wait) {
 
 static bool fork_has_heaps_lock; /* Sync: the page lock, from prepare to parent or child */
 static bool fork_has_own_lock;   /* likewise */
+static struct heap* fork_heap;   /* likewise: whose lock that is; a handler may give the thread a heap */
 
 WEIR_FN void heap_fork_prepare(void) {
     bool may_wait = !os_lock_is_mine(&page_lock);
     bool have_heaps = fork_take(&heaps_lock, may_wait);
-    bool have_own = fork_take(&heap_self()->lock, may_wait);
+    struct heap* self = heap_self();
+    bool have_own = fork_take(&self->lock, may_wait);
     os_lock_take(&page_lock);
     fork_has_heaps_lock = have_heaps;
     fork_has_own_lock = have_own;
+    fork_heap = self;
 }
 
 WEIR_FN void heap_fork_parent(void) {
     bool have_heaps = fork_has_heaps_lock;
-    bool have_own = fork_has_own_lock;
+    struct heap* own = fork_has_own_lock ? fork_heap : NULL;
     os_lock_give(&page_lock);
-    if (have_own) os_lock_give(&heap_self()->lock);
+    if (own != NULL) os_lock_give(&own->lock);
     if (have_heaps) os_lock_give(&heaps_lock);
 }
 
@@ -220,7 +226,7 @@ WEIR_FN void heap_fork_child(void) {
     bool clean = fork_has_heaps_lock && fork_has_own_lock;
     os_lock_fork_child(&page_lock, false);
     os_lock_fork_child(&heaps_lock, !fork_has_heaps_lock);
-    os_lock_fork_child(&self->lock, !fork_has_own_lock);
+    os_lock_fork_child(&fork_heap->lock, !fork_has_own_lock);
     if (!fork_has_heaps_lock) registry_repair(self);
     if (!clean || load_relaxed(&heap_totals.heaps_live) != (self == &heap_empty ? 0 : 1)) {
         span_visit_records(slab_leave_behind, self);
