@@ -31,7 +31,7 @@ WEIR_FN void stats_fill(struct weir_stats* out, struct census* t) {
         .live_blocks = t->live_blocks,
         .cached_bytes = t->cached_bytes,
         .dirty_bytes = load_relaxed(&span_totals.dirty),
-        .metadata_bytes = t->record_bytes + t->meta_bytes,
+        .metadata_bytes = t->record_bytes + t->meta_bytes - load_relaxed(&span_totals.meta_unused),
         .committed_bytes = t->committed_bytes,
         .reserved_bytes = t->reserved_bytes,
         .alloc_calls = t->alloc_calls,

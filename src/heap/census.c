@@ -72,7 +72,9 @@ WEIR_FN void census_take(struct census* t) {
     for (uint32_t row = 0; row < region_count; row++) {
         const struct region* r = &regions[row];
         if (r->base == 0) continue;
-        t->record_bytes += r->record_bytes;
+        /* Records of slices that were handed out; the others' pages were never touched. */
+        t->record_bytes +=
+            align_up((uint64_t)(r->frontier - r->first) << SLICE_RECORD_SHIFT, os_page_bytes());
         t->reserved_bytes += (uint64_t)r->slices << SLICE_SHIFT;
         t->committed_bytes += ((uint64_t)(r->committed - r->first) << SLICE_SHIFT) + r->record_bytes;
     }

@@ -27,8 +27,8 @@ struct census {
     uint64_t live_bytes;
     uint64_t live_blocks;
     uint64_t cached_bytes;
-    uint64_t meta_bytes;   /* of spans that hold weir's own records */
-    uint64_t record_bytes; /* of slice records, accessible */
+    uint64_t meta_bytes;   /* of spans for weir's own records but those of slices */
+    uint64_t record_bytes; /* of slice records, to whole pages */
     uint64_t reserved_bytes;
     uint64_t committed_bytes;
     uint64_t alloc_calls;

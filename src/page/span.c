@@ -22,7 +22,6 @@ WEIR_VAR struct os_lock page_lock = {.rank = LOCK_PAGES};
 WEIR_VAR struct span_totals span_totals;
 static struct span_lists span_lists[SPAN_STATES]; /* Sync: the page lock */
 static char* meta_next;                           /* Sync: the page lock */
-static size_t meta_left;
 
 static unsigned bucket_of(size_t slices) {
     if (slices < BUCKET_EXACT) return (unsigned)slices;
@@ -373,20 +372,20 @@ WEIR_FN bool span_purge_all(void) {
 WEIR_FN void* span_meta_alloc(size_t bytes) {
     bytes = align_up(bytes, 64);
     os_lock_take(&page_lock);
-    if (meta_left < bytes) {
+    if (span_totals.meta_unused < bytes) {
         bool zeroed;
         size_t slices = align_up(bytes, SLICE_BYTES) >> SLICE_SHIFT;
         struct slice* s = span_alloc_locked(slices, 1, &zeroed);
         char* p = s == NULL ? NULL : (char*)slice_address(s);
         if (s != NULL && !zeroed) __builtin_memset(p, 0, slices << SLICE_SHIFT);
         meta_next = p;
-        meta_left = s == NULL ? 0 : slices << SLICE_SHIFT;
+        span_totals.meta_unused = s == NULL ? 0 : slices << SLICE_SHIFT;
     }
     void* p = NULL;
-    if (meta_left >= bytes) {
+    if (span_totals.meta_unused >= bytes) {
         p = meta_next;
         meta_next += bytes;
-        meta_left -= bytes;
+        span_totals.meta_unused -= bytes;
     }
     os_lock_give(&page_lock);
     return p;

@@ -23,6 +23,7 @@ struct span_totals {
     uint64_t dirty;       /* in free spans that may be resident */
     uint64_t purged;      /* given back to the kernel since the start */
     uint64_t moved;       /* number of live spans that sit in a mapping of their own */
+    uint64_t meta_unused; /* of spans for weir's own records, not yet given out */
     uint64_t uncommitted; /* number of free spans that are inaccessible */
 };
 WEIR_VAR_DECL struct span_totals span_totals;
