@@ -23,7 +23,10 @@
 #include "page/span.h"
 #include "weir/weir.h"
 
-enum { KEY_NONE, KEY_MAKING, KEY_READY };
+/* A key past the first ones makes pthread_setspecific allocate, and the allocation that is under way may
+ * be pthread_setspecific's own for the very same table: weir then does without a key, and ended threads
+ * are found by asking the kernel. */
+enum { KEY_NONE, KEY_MAKING, KEY_READY, KEY_REFUSED, KEYS_WITHOUT_ALLOCATION = 32 };
 static uint32_t thread_key_state; /* Sync: acquire and release publish thread_key */
 static pthread_key_t thread_key;
 
@@ -42,7 +45,9 @@ static void thread_attached(void) {
         uint32_t expected = KEY_NONE;
         if (cas_acq_rel(&thread_key_state, &expected, KEY_MAKING)) {
             bool made = pthread_key_create(&thread_key, thread_exit) == 0;
-            store_release(&thread_key_state, made ? KEY_READY : KEY_NONE); /* publishes thread_key */
+            bool usable = made && thread_key < KEYS_WITHOUT_ALLOCATION;
+            if (made && !usable) pthread_key_delete(thread_key);
+            store_release(&thread_key_state, usable ? KEY_READY : KEY_REFUSED); /* publishes thread_key */
         }
         while (load_acquire(&thread_key_state) == KEY_MAKING) arch_pause();
         if (load_acquire(&thread_key_state) == KEY_READY)

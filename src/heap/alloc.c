@@ -29,6 +29,7 @@ static void* class_alloc(struct heap* h, unsigned c) {
             h = heap_attach();
             if (h == NULL) return NULL;
             b = &h->bins[c];
+            continue; /* what attaching called may have allocated and filled the bin */
         }
         if (weir_unlikely(b->head != NULL)) {
             core_report("corrupt-list", REPORT_WRITTEN, b->head, "malloc");
