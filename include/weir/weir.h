@@ -22,7 +22,7 @@ extern "C" {
 
 /** The default options of a program, read once at start-up; the environment overrides them.
  *
- *  A program may define it: `const char* weir_options = "decay_ms=500:on_error=report";`. The syntax is
+ *  A program may define it: `const char* weir_options = "dirty_max=8m:on_error=report";`. The syntax is
  *  that of WEIR_OPTIONS. The symbol is weak in the library; NULL means "none". */
 extern const char* weir_options;
 

@@ -124,7 +124,7 @@ static inline __attribute__((always_inline)) void delete_sized(void* p, size_t s
         heap_free(p, "operator delete");
         return;
     }
-    if (weir_likely(heap_owns(p, &s) && s->size_class == last / GRANULE)) {
+    if (weir_likely(heap_owns(p, &s) && (size_t)s->small_class == last / GRANULE)) {
         slab_push(s, p);
         return;
     }

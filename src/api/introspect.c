@@ -13,8 +13,9 @@
 #include "os/os.h"
 #include "page/span.h"
 
-/* arena: bytes held in slabs and free spans; hblkhd: in large blocks; uordblks: live; fordblks: free
- * inside what is held; keepcost: what malloc_trim could give back at once. */
+/* arena: bytes held in slabs and free spans; ordblks: number of free blocks in slabs; hblkhd: in large
+ * blocks; uordblks: live; fordblks: free inside what is held; keepcost: what malloc_trim could give back at
+ * once. */
 WEIR_EXPORT struct mallinfo2 mallinfo2(void) {
     struct weir_stats all;
     struct census t;
@@ -22,8 +23,10 @@ WEIR_EXPORT struct mallinfo2 mallinfo2(void) {
     uint64_t large = load_relaxed(&span_totals.large);
     uint64_t large_blocks = load_relaxed(&heap_totals.large_allocs) - load_relaxed(&heap_totals.large_frees);
     uint64_t free_bytes = all.cached_bytes + all.dirty_bytes;
+    uint64_t free_blocks = 0;
+    for (unsigned c = 0; c < CLASS_COUNT; c++) free_blocks += t.classes[c].cached_blocks;
     return (struct mallinfo2){.arena = all.live_bytes - large + free_bytes,
-                              .ordblks = t.classes[0].slabs + 1,
+                              .ordblks = free_blocks,
                               .hblks = large_blocks,
                               .hblkhd = large,
                               .uordblks = all.live_bytes,
@@ -124,7 +127,7 @@ WEIR_EXPORT int malloc_trim(size_t pad) {
  * and are accepted with the values that glibc accepts; 0 for what is no parameter. */
 WEIR_EXPORT int mallopt(int parameter, int value) {
     if (parameter == M_MXFAST && (value < 0 || value > 80 * (int)sizeof(size_t) / 4)) return 0;
-    if (parameter == M_TRIM_THRESHOLD && value >= 0) core_options.dirty_max = (uint64_t)value;
+    if (parameter == M_TRIM_THRESHOLD && value >= 0) store_relaxed(&core_options.dirty_max, (uint64_t)value);
     bool known = (parameter >= M_ARENA_MAX && parameter <= M_TRIM_THRESHOLD) ||
                  (parameter >= M_MXFAST && parameter <= M_KEEP);
     return known ? 1 : 0;

@@ -57,6 +57,8 @@ static void thread_attached(void) {
 }
 
 static void fork_child(void) {
+    /* The thread that was making the key did not come along. */
+    if (load_relaxed(&thread_key_state) == KEY_MAKING) store_relaxed(&thread_key_state, (uint32_t)KEY_NONE);
     heap_fork_child();
     wire_forked();
 }

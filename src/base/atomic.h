@@ -37,9 +37,19 @@
 #ifdef WEIR_THREAD_SANITIZER
 #    define owner_decrement(p) (store_relaxed((p), load_relaxed(p) - 1), load_relaxed(p))
 #    define owner_compare(p, v) (load_relaxed(p) == (v))
+#elif defined(__aarch64__)
+/* With release: whoever sees the count that ends a slab also sees the stores before it. */
+#    define owner_decrement(p) owner_decrement_release(p)
+#    define owner_compare(p, v) (*(p) == (v))
 #else
-#    define owner_decrement(p) (--*(p))
+#    define owner_decrement(p) (--*(p)) /* x86-64 stores are seen in order */
 #    define owner_compare(p, v) (*(p) == (v))
 #endif
+
+WEIR_INLINE uint32_t owner_decrement_release(uint32_t* p) {
+    uint32_t left = *p - 1;
+    __atomic_store_n(p, left, __ATOMIC_RELEASE);
+    return left;
+}
 
 #endif

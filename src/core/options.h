@@ -12,7 +12,8 @@
 #include "base/compiler.h"
 
 /* Values in the units that options.def names; of an enum, the index of its word.
- * Sync: written before the first thread can exist, read-only afterwards. */
+ * Sync: written before the first thread can exist, read-only afterwards, but for dirty_max, which mallopt
+ * sets (relaxed). */
 struct core_options {
 #define WEIR_OPTION(name, type, value, min, max, help) uint64_t name;
 #define WEIR_OPTION_ENUM(name, value, words, help) uint64_t name;

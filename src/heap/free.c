@@ -65,8 +65,9 @@ static void slab_free_slow(struct slice* s, block_t* p, const char* call) {
     }
     if (full) full_seal(s, p);
     if (owner_heap(load_relaxed(&s->owner)) == h) {
-        /* The nudge goes first: blocks that come in afterwards nudge again. */
-        store_relaxed(&s->owner, h->owner_word);
+        /* The nudge goes first, and is gone before the look at what came in (seq_cst): blocks that come in
+         * afterwards nudge again. */
+        (void)__atomic_exchange_n(&s->owner, h->owner_word, __ATOMIC_SEQ_CST);
         slab_collect(s, call);
         slab_push(s, p);
     } else if (full || (load_relaxed(&s->remote) & REMOTE_UNOWNED) != 0) {

@@ -44,7 +44,6 @@ static void heap_reset(struct heap* h) {
         h->available[c] = NULL;
     }
     for (unsigned i = 0; i < OUTBOX_SLOTS; i++) h->outbox[i] = (struct outbox){0};
-    h->lock = (struct os_lock){.rank = LOCK_HEAP};
     h->owner_word = (char*)h + (full_is_on() ? 1 : 0);
     h->kept_bytes = 0;
 }
@@ -85,7 +84,7 @@ static void registry_sweep(void) {
     uint32_t found = 0;
     for (struct heap* h = registry; h != NULL; h = h->registry_next) {
         int tid = load_relaxed(&h->tid);
-        if (tid == 0 || os_thread_lives(tid)) continue;
+        if (tid == 0 || h == heap_self() || os_thread_lives(tid)) continue;
         heap_disband(h);
         heap_retire(h);
         found++;
@@ -106,6 +105,8 @@ static struct heap* heap_take(int tid) {
     } else {
         h = span_meta_alloc(sizeof *h);
         if (h == NULL) return NULL;
+        /* Once: others may hold it or wait for it whenever the record exists. */
+        h->lock = (struct os_lock){.rank = LOCK_HEAP};
         heap_reset(h);
         h->id = registry_count++;
         h->registry_next = registry;
@@ -233,6 +234,9 @@ WEIR_FN void heap_fork_child(void) {
         for (struct heap* h = registry; h != NULL; h = h->registry_next)
             if (h != self && load_relaxed(&h->tid) != 0) heap_retire(h);
     }
+    for (struct heap* h = registry; h != NULL; h = h->registry_next)
+        if (h != fork_heap) h->lock = (struct os_lock){.rank = LOCK_HEAP};
+    for (uint32_t row = 0; row < region_count; row++) store_relaxed(&regions[row].visitors, 0u);
     if (!fork_has_own_lock)
         for (unsigned c = 0; c < CLASS_COUNT; c++) self->available[c] = NULL;
     if (self != &heap_empty) store_relaxed(&self->tid, os_thread_id());

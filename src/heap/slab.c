@@ -20,6 +20,7 @@ WEIR_FN struct slice* slab_make(struct heap* h, unsigned c) {
     s->turns = 0;
     s->listed = 0;
     s->size_class = (uint8_t)c;
+    s->small_class = (int8_t)(c < SMALL_CLASSES ? (int)c : -1);
     for (uint32_t i = 1; i < k->slices; i++) {
         s[i].kind = SLICE_SLAB_REST;
         s[i].back = i;

@@ -28,6 +28,7 @@ static bool map_set(uintptr_t base, size_t bytes, uint16_t value) {
         uintptr_t granule = a >> REGION_GRANULE_SHIFT;
         if (granule >> MAP_LEAF_BITS >= 1u << MAP_ROOT_BITS) return false;
         struct map_leaf** leaf = &region_map[granule >> MAP_LEAF_BITS];
+        if (*leaf == NULL && value == 0) continue;
         if (*leaf == NULL) {
             size_t leaf_bytes = align_up(sizeof(struct map_leaf), os_page_bytes());
             void* fresh = os_reserve(leaf_bytes, os_page_bytes());
@@ -133,6 +134,7 @@ WEIR_FN struct region* region_add(uint32_t slices) {
                 if (row == region_count) region_count++;
                 return r;
             }
+            if (r->base != 0) map_set(r->base, bytes, 0);
             r->base = 0;
             os_unmap(base, bytes);
         }

@@ -49,11 +49,14 @@ struct slice {
     };
     uint32_t until;     /* slab: frees by the owner until all carved blocks are back */
     uint32_t carved;    /* slab: blocks ever built, from the first on */
-    uint64_t remote;    /* slab: blocks freed by others; heap/remote.h */
+    uint64_t remote;    /* slab: blocks freed by others; heap/slab.h */
     struct slice* next; /* list links: the owner's lists, or the free lists of spans */
     struct slice* prev;
     uint32_t span_slices;
-    uint32_t back;
+    union {
+        uint32_t back;  /* SLAB_REST, FREE_END: distance to the first slice */
+        uint32_t turns; /* SLAB: turn-overs of a short list */
+    };
     uint8_t kind; /* enum slice_kind */
     union {
         uint8_t state;  /* free span: enum span_state */
@@ -62,8 +65,8 @@ struct slice {
     uint16_t region;
     uint8_t size_class; /* slab */
     uint8_t flags;
-    uint8_t turns;  /* slab: turn-overs of a short list */
-    uint8_t domain; /* opaque to page and heap: who may touch the blocks */
+    int8_t small_class; /* slab: size_class where the fast path serves it, else -1 */
+    uint8_t domain;     /* opaque to page and heap: who may touch the blocks */
 };
 static_assert(sizeof(struct slice) == 64, "one cache line, found by a shift of 6");
 

@@ -193,11 +193,30 @@ static bool span_is_plausible(size_t slices) {
     return bytes < 256 * MIB || os_charge_probe(bytes);
 }
 
+static void span_retire_region(struct region* r) {
+    uint32_t i = r->first;
+    while (i < r->frontier) {
+        struct slice* s = region_slices(r) + i;
+        i += s->span_slices;
+        list_remove(s);
+    }
+    region_drop(r);
+}
+
+/* Regions that were still looked at when their last span was freed. */
+static void span_retire_idle(void) {
+    for (uint32_t row = 1; row < region_count; row++) {
+        struct region* r = &regions[row];
+        if (r->base != 0 && r->live == 0 && load_acquire(&r->visitors) == 0) span_retire_region(r);
+    }
+}
+
 static struct slice* span_alloc_locked(size_t slices, size_t align_slices, bool* zeroed) {
     struct slice* s = span_try(slices, align_slices, zeroed);
     if (s != NULL) return s;
     if (span_purge_all()) s = span_try(slices, align_slices, zeroed);
     if (s != NULL) return s;
+    span_retire_idle();
     struct region* r = region_add((uint32_t)(slices + align_slices - 1));
     if (r != NULL) s = span_from_frontier(r, slices, align_slices);
     *zeroed = true;
@@ -210,16 +229,6 @@ WEIR_FN struct slice* span_alloc(size_t slices, size_t align_slices, bool* zeroe
     struct slice* s = span_alloc_locked(slices, align_slices, zeroed);
     os_lock_give(&page_lock);
     return s;
-}
-
-static void span_retire_region(struct region* r) {
-    uint32_t i = r->first;
-    while (i < r->frontier) {
-        struct slice* s = region_slices(r) + i;
-        i += s->span_slices;
-        list_remove(s);
-    }
-    region_drop(r);
 }
 
 /* Purge one dirty span that is off the lists, with the lock released meanwhile. */
@@ -286,8 +295,8 @@ WEIR_FN void span_free(struct slice* s) {
      * the region is not free of live spans. */
     if (r != &regions[0] && r->live == 0 && load_acquire(&r->visitors) == 0)
         span_retire_region(r);
-    else if (span_totals.dirty > core_options.dirty_max)
-        span_purge_down(core_options.dirty_max / 2);
+    else if (span_totals.dirty > load_relaxed(&core_options.dirty_max))
+        span_purge_down(load_relaxed(&core_options.dirty_max) / 2);
     os_lock_give(&page_lock);
 }
 
@@ -299,7 +308,8 @@ static void span_shrink(struct slice* s, uint32_t slices) {
     regions[s->region].live -= left;
     span_totals.live -= (uint64_t)left << SLICE_SHIFT;
     list_merge(rest, left, SPAN_DIRTY);
-    if (span_totals.dirty > core_options.dirty_max) span_purge_down(core_options.dirty_max / 2);
+    if (span_totals.dirty > load_relaxed(&core_options.dirty_max))
+        span_purge_down(load_relaxed(&core_options.dirty_max) / 2);
 }
 
 static bool span_grow(struct slice* s, uint32_t slices) {

@@ -164,7 +164,7 @@ static uint64_t os_status_field(const char* status, size_t length, const char* n
 }
 
 WEIR_FN void os_resident(uint64_t* now, uint64_t* peak) {
-    char status[2048];
+    char status[4096];
     size_t length = os_read_file("/proc/self/status", status, sizeof status);
     *now = os_status_field(status, length, "VmRSS:");
     *peak = os_status_field(status, length, "VmHWM:");
