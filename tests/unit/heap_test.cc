@@ -416,7 +416,8 @@ TEST(Heap, IsGivenUpAndTakenAgain) {
         unit_detach();
         unit_collect();
         EXPECT_EQ(unit_heaps_live(), 0u);
-        unit_free(p); // attaches again
+        unit_free(p);
+        unit_free(unit_alloc(100)); // attaches again
         EXPECT_EQ(unit_self(), first);
         EXPECT_EQ(unit_heaps_made(), 1u);
         expect_nothing_left();

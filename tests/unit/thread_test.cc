@@ -300,6 +300,7 @@ TEST(Threads, EndingWithBlocksInOutboxesLosesNone) {
         std::vector<void*> mine = many(300, 40);
         Worker helper;
         helper.does([&] {
+            unit_attach();
             for (size_t i = 0; i < 300; i += 20) unit_free(mine[i]); // too few to be sent
         });
         EXPECT_EQ(census().live_blocks, 300u);
