@@ -31,13 +31,19 @@ static void* cxx_symbol(const char* name) {
     return found;
 }
 
+/* Weak: there where the runtime is linked in, statically or from the start; NULL where it comes late. */
+extern __attribute__((weak)) handler_t _ZSt15get_new_handlerv(void);
+extern __attribute__((weak)) void _ZSt17__throw_bad_allocv(void);
+
 static handler_t new_handler(void) {
-    handler_t (*get)(void) = (handler_t(*)(void))cxx_symbol("_ZSt15get_new_handlerv");
+    handler_t (*get)(void) = _ZSt15get_new_handlerv;
+    if (get == NULL) get = (handler_t(*)(void))cxx_symbol("_ZSt15get_new_handlerv");
     return get != NULL ? get() : NULL;
 }
 
 static WEIR_NORETURN void throw_bad_alloc(void) {
-    void (*throw)(void) = (void (*)(void))cxx_symbol("_ZSt17__throw_bad_allocv");
+    void (*throw)(void) = _ZSt17__throw_bad_allocv;
+    if (throw == NULL) throw = (void (*)(void))cxx_symbol("_ZSt17__throw_bad_allocv");
     if (throw == NULL) throw = (void (*)(void))cxx_symbol("_ZNSt3__117__throw_bad_allocEv");
     if (throw != NULL) throw();
     static const char line[] = "weir: out of memory in operator new, and no C++ runtime to throw bad_alloc\n";

@@ -78,11 +78,11 @@ static __attribute__((destructor)) void library_end(void) {
 /* RLIMIT_AS counts address space that is only set aside: when a program lowers the limit, what is behind
  * the heap's frontier goes, so that the program's own mappings fit. */
 static int limit_set(int pid, unsigned resource, const struct rlimit* limit, struct rlimit* old) {
-    if (resource == RLIMIT_AS && limit != NULL && limit->rlim_cur != RLIM_INFINITY &&
-        (pid == 0 || pid == os_process_id())) {
+    int result = (int)syscall(SYS_prlimit64, pid, resource, limit, old);
+    if (result == 0 && resource == RLIMIT_AS && limit != NULL && (pid == 0 || pid == os_process_id()) &&
+        limit->rlim_cur < 2 * ((uint64_t)regions[0].slices << SLICE_SHIFT))
         span_trim();
-    }
-    return (int)syscall(SYS_prlimit64, pid, resource, limit, old);
+    return result;
 }
 
 /* Declared here under other types than libc's headers give: the kernel's struct is the same for both. */

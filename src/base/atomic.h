@@ -37,13 +37,16 @@
 #ifdef WEIR_THREAD_SANITIZER
 #    define owner_decrement(p) (store_relaxed((p), load_relaxed(p) - 1), load_relaxed(p))
 #    define owner_compare(p, v) (load_relaxed(p) == (v))
+#    define owner_peek(p) load_relaxed(p)
 #elif defined(__aarch64__)
 /* With release: whoever sees the count that ends a slab also sees the stores before it. */
 #    define owner_decrement(p) owner_decrement_release(p)
 #    define owner_compare(p, v) (*(p) == (v))
+#    define owner_peek(p) (*(p))
 #else
 #    define owner_decrement(p) (--*(p)) /* x86-64 stores are seen in order */
 #    define owner_compare(p, v) (*(p) == (v))
+#    define owner_peek(p) (*(p))
 #endif
 
 WEIR_INLINE uint32_t owner_decrement_release(uint32_t* p) {

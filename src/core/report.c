@@ -4,6 +4,7 @@
  */
 #include "core/report.h"
 
+#include "arch/arch.h"
 #include "base/atomic.h"
 #include "base/text.h"
 #include "core/options.h"
@@ -28,7 +29,12 @@ WEIR_FN void core_report(const char* code, const char* what, const void* pointer
     line[t.length++] = '\n';
     os_write(2, line, t.length);
     add_relaxed(&core_report_count, 1);
-    if (core_options.on_error == 0) os_abort();
+    if (core_options.on_error != 0) return;
+    /* A handler of the abort that meets the same heap again would come back for ever. */
+    static void* reporter; /* Sync: relaxed; a thread looks for its own name only */
+    if (load_relaxed(&reporter) == arch_thread_pointer()) os_abort_now();
+    store_relaxed(&reporter, arch_thread_pointer());
+    os_abort();
 }
 
 WEIR_FN void core_report_size(const void* pointer, size_t bytes, const char* call) {

@@ -32,8 +32,11 @@ static void* class_alloc(struct heap* h, unsigned c) {
             continue; /* what attaching called may have allocated and filled the bin */
         }
         if (weir_unlikely(b->head != NULL)) {
-            core_report("corrupt-list", REPORT_WRITTEN, b->head, "malloc");
+            /* Dropped before it is reported: a handler of the abort may allocate. */
+            const void* bad = b->head;
+            if ((uintptr_t)bad - b->base < slab_bytes) continue; /* a signal handler's fork filled it */
             b->head = NULL;
+            core_report("corrupt-list", REPORT_WRITTEN, bad, "malloc");
         }
         if (!refill(h, c)) return NULL;
         if (full_is_on()) {

@@ -65,7 +65,7 @@ WEIR_FN void available_steal(struct slice* s) {
     struct heap* h = owner_heap(load_relaxed(&s->owner));
     if (h == NULL || load_relaxed(&s->until) != remote_count(load_relaxed(&s->remote))) return;
     os_lock_take(&h->lock);
-    if (owner_heap(load_relaxed(&s->owner)) == h && s->kind == SLICE_SLAB && s->listed != 0) {
+    if (owner_heap(load_acquire(&s->owner)) == h && s->kind == SLICE_SLAB && s->listed != 0) {
         /* Acquire: pairs with the owner's last push and the release of the other givers. */
         uint32_t until = load_acquire(&s->until);
         uint64_t word = load_acquire(&s->remote);

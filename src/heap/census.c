@@ -48,6 +48,8 @@ WEIR_FN void census_take(struct census* t) {
     t->alloc_calls = load_relaxed(&heap_totals.handed_out) + load_relaxed(&heap_totals.large_allocs);
     t->remote_frees = load_relaxed(&heap_totals.remote_frees);
     t->slow_calls = load_relaxed(&heap_totals.slow_calls);
+    /* Under the page lock no slab goes back, so that other threads' bins lie in memory that stays. */
+    os_lock_take(&page_lock);
     for (const struct heap* h = registry_first(); h != NULL; h = h->registry_next) {
         t->alloc_calls += load_relaxed(&h->handed_out);
         t->remote_frees += load_relaxed(&h->remote_frees);
@@ -61,6 +63,7 @@ WEIR_FN void census_take(struct census* t) {
             t->alloc_calls -= waiting;
         }
     }
+    os_lock_give(&page_lock);
     for (unsigned c = 0; c < CLASS_COUNT; c++) {
         t->live_blocks += t->classes[c].live_blocks;
         t->live_bytes += t->classes[c].live_blocks * size_classes[c].bytes;
@@ -93,6 +96,7 @@ static void census_heap_slice(struct slice* s, void* context) {
 
 WEIR_FN void census_take_heap(struct census_heap* t) {
     t->slabs = t->live_bytes = t->cached_bytes = 0;
+    os_lock_take(&page_lock); /* as above */
     span_visit(census_heap_slice, t);
     for (unsigned c = 0; c < CLASS_COUNT; c++) {
         uint64_t bytes = (uint64_t)bin_count(t->heap, c) * size_classes[c].bytes;
@@ -100,4 +104,5 @@ WEIR_FN void census_take_heap(struct census_heap* t) {
         t->live_bytes -= bytes;
         t->cached_bytes += bytes;
     }
+    os_lock_give(&page_lock);
 }

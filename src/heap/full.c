@@ -47,8 +47,8 @@ static bool full_is_intact(const struct slice* s, const block_t* p) {
 WEIR_FN void* full_pop(struct slice* s) {
     block_t* p = s->free;
     if (!full_is_intact(s, p)) {
+        slab_forget_free(s); /* before the report: a handler of the abort may allocate */
         core_report("corrupt-list", REPORT_WRITTEN, p, "malloc");
-        slab_forget_free(s);
         return NULL;
     }
     s->free = p->next;

@@ -164,9 +164,9 @@ WEIR_INLINE void slab_push(struct slice* s, block_t* p) {
 /* Whether p lies in a slab of one slice that belongs to the calling thread; *found is its record. */
 WEIR_INLINE bool heap_owns(const void* p, struct slice** found) {
     void* h = heap_self();
-    uintptr_t base = page_root.base;
+    uintptr_t base = owner_peek(&page_root.base);
     uintptr_t index = ((uintptr_t)p - base) >> SLICE_SHIFT;
-    if (weir_unlikely(index >= page_root.slices)) return false;
+    if (weir_unlikely(index >= owner_peek(&page_root.slices))) return false;
     *found = (struct slice*)base + index;
     return weir_likely(owner_compare(&(*found)->owner, h));
 }

@@ -22,7 +22,7 @@ WEIR_FN void* large_alloc(size_t size, size_t align, bool* zeroed) {
     s->bytes = bytes;
     add_relaxed(&span_totals.large, bytes);
     add_relaxed(&heap_totals.large_allocs, 1);
-    s->kind = SLICE_LARGE;
+    store_relaxed(&s->kind, (uint8_t)SLICE_LARGE); /* relaxed: neighbours ask only whether it is free */
     return (void*)slice_address(s);
 }
 
@@ -35,7 +35,7 @@ WEIR_FN void large_free(struct slice* s) {
 static void* large_set_bytes(struct slice* s, size_t old_bytes, size_t bytes) {
     add_relaxed(&span_totals.large, bytes - old_bytes); /* wraps where it shrinks */
     s->bytes = bytes;
-    s->kind = SLICE_LARGE;
+    store_relaxed(&s->kind, (uint8_t)SLICE_LARGE); /* relaxed: neighbours ask only whether it is free */
     return (void*)slice_address(s);
 }
 

@@ -29,15 +29,17 @@ static bool turn_is_checked(struct heap* h) {
 
 /* The owner's list is about to be used: check it when its turn has come. False: reported, list lost. */
 static bool slab_check_list(struct heap* h, struct slice* s, block_t* first, const char* call) {
-    uint32_t count = s->carved - s->until;
-    if (weir_unlikely(s->until > s->carved)) {
-        core_report("double-free", REPORT_FREED, first, call);
-        slab_forget_free(s);
-        return false;
-    }
-    if (!turn_is_checked(h) || slab_walk(s, first, count, call) != NULL) return true;
+    uint32_t until = s->until;
+    uint32_t count = s->carved - until;
+    bool overrun = until > s->carved;
+    if (weir_likely(!overrun) && !turn_is_checked(h)) return true;
+    /* Out of the slab's hands while it is looked at: a handler of the abort may allocate. */
     slab_forget_free(s);
-    return false;
+    if (overrun) core_report("double-free", REPORT_FREED, first, call);
+    if (overrun || slab_walk(s, first, count, call) == NULL) return false;
+    s->free = first;
+    store_relaxed(&s->until, until);
+    return true;
 }
 
 static void bin_fill(struct heap* h, unsigned c, struct slice* s, block_t* first, uint32_t count) {
@@ -113,7 +115,17 @@ static struct slice* orphan_take(struct heap* h, unsigned c) {
     return s;
 }
 
+/* The slab was claimed: it leaves the list if it is on it. */
+static void orphan_unlist(struct slice* s) {
+    if ((s->flags & SLICE_ORPHAN) == 0) return;
+    os_lock_take(&heaps_lock);
+    slab_list_remove(&orphans[s->size_class], s);
+    s->flags &= (uint8_t)~SLICE_ORPHAN;
+    os_lock_give(&heaps_lock);
+}
+
 WEIR_FN void orphan_put(struct slice* s) {
+    orphan_unlist(s);
     for (;;) {
         slab_collect(s, "free");
         if (s->until == 0) {
@@ -144,12 +156,7 @@ WEIR_FN void orphans_forget(void) {
 }
 
 WEIR_FN void heap_adopt(struct heap* h, struct slice* s) {
-    if ((s->flags & SLICE_ORPHAN) != 0) {
-        os_lock_take(&heaps_lock);
-        slab_list_remove(&orphans[s->size_class], s);
-        s->flags &= (uint8_t)~SLICE_ORPHAN;
-        os_lock_give(&heaps_lock);
-    }
+    orphan_unlist(s);
     store_relaxed(&s->owner, h->owner_word);
     available_put(h, s, "free");
 }
@@ -183,7 +190,7 @@ static void kept_release(struct heap* h, const struct slice* except) {
         if (s == NULL || s == except) continue;
         s->flags &= (uint8_t)~SLICE_KEPT;
         if (!active_is_idle(h, c)) continue;
-        bin_return(h, c);
+        bin_return(h, c, "free");
         active_drop(h, c);
         if (s->until == 0)
             slab_release(s);
@@ -224,20 +231,20 @@ WEIR_FN bool refill(struct heap* h, unsigned c) {
     }
 }
 
-WEIR_FN void bin_return(struct heap* h, unsigned c) {
+WEIR_FN void bin_return(struct heap* h, unsigned c, const char* call) {
     struct slice* s = h->active[c];
     block_t* first = h->bins[c].head;
     h->bins[c] = (struct bin){NULL, SLICE_BYTES};
     if (first == NULL) return;
-    uint32_t count = 1;
-    block_t* last = first;
-    while (last->next != NULL && count <= s->carved && slab_holds_block(s, last)) {
-        last = last->next;
+    uint32_t count = 0;
+    block_t* last = NULL;
+    for (block_t* p = first; p != NULL; p = p->next) {
+        if (!slab_holds_block(s, p) || count == s->until) {
+            core_report("corrupt-list", REPORT_WRITTEN, last != NULL ? last : p, call);
+            return; /* the blocks stay counted as in use */
+        }
+        last = p;
         count++;
-    }
-    if (!slab_holds_block(s, last) || count > s->until) {
-        core_report("corrupt-list", REPORT_WRITTEN, last, "thread exit");
-        return;
     }
     last->next = s->free;
     s->free = first;

@@ -15,10 +15,11 @@ WEIR_FN bool refill(struct heap* h, unsigned c);
 /* The heap got a slab by claiming it: take in its blocks and put it where it belongs. */
 WEIR_FN void heap_adopt(struct heap* h, struct slice* s);
 /* Put the rest of a bin back on its slab's list. */
-WEIR_FN void bin_return(struct heap* h, unsigned c);
+WEIR_FN void bin_return(struct heap* h, unsigned c, const char* call);
 /* Send every outbox. */
 WEIR_FN void outbox_flush_all(struct heap* h);
-/* Give slabs of ended threads to whoever wants them. The slab is on no list and owned by the caller. */
+/* Give a slab to whoever wants it: of a thread that ends, or claimed by one that has no heap. The caller
+ * owns it; it is on no heap's list. */
 WEIR_FN void orphan_put(struct slice* s);
 /* In the child of a fork that could not wait for the lists: orphans stay unowned, and on no list. */
 WEIR_FN void orphans_forget(void);

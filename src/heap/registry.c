@@ -36,6 +36,8 @@ static struct heap* spares;
 static uint32_t registry_count;
 static uint32_t sweep_at = 16; /* look for ended threads when the registry would grow past this */
 static bool started;
+static int registry_process; /* the process that `tid`s belong to */
+enum { TID_UNKNOWN = -1 };
 
 static void heap_reset(struct heap* h) {
     for (unsigned c = 0; c < CLASS_COUNT; c++) {
@@ -67,7 +69,7 @@ static void heap_retire(struct heap* h) {
 static void heap_disband(struct heap* h) {
     outbox_flush_all(h);
     for (unsigned c = 0; c < CLASS_COUNT; c++) {
-        bin_return(h, c);
+        bin_return(h, c, "thread exit");
         struct slice* s = h->active[c];
         h->active[c] = NULL;
         if (s != NULL) {
@@ -84,7 +86,7 @@ static void registry_sweep(void) {
     uint32_t found = 0;
     for (struct heap* h = registry; h != NULL; h = h->registry_next) {
         int tid = load_relaxed(&h->tid);
-        if (tid == 0 || h == heap_self() || os_thread_lives(tid)) continue;
+        if (tid == 0 || tid == TID_UNKNOWN || os_thread_lives(tid)) continue;
         heap_disband(h);
         heap_retire(h);
         found++;
@@ -93,7 +95,18 @@ static void registry_sweep(void) {
     if (found < registry_count / 4) sweep_at = registry_count + registry_count / 4 + 1;
 }
 
+/* A child that no fork handler has seen (_Fork, a raw clone) inherits thread ids that mean nothing here,
+ * its own thread's too: heaps under them are nobody's to take, now or later. */
+static void registry_check_process(void) {
+    int process = os_process_id();
+    if (process == registry_process) return;
+    for (struct heap* h = registry; h != NULL; h = h->registry_next)
+        if (load_relaxed(&h->tid) != 0) store_relaxed(&h->tid, TID_UNKNOWN);
+    registry_process = process;
+}
+
 static struct heap* heap_take(int tid) {
+    registry_check_process();
     /* Thread ids are reused: a heap under our own id was left by a thread that is gone. */
     for (struct heap* h = registry; h != NULL && tid != 0; h = h->registry_next)
         if (load_relaxed(&h->tid) == tid) return h;
@@ -137,6 +150,8 @@ WEIR_FN struct heap* heap_attach(void) {
 WEIR_FN void heap_detach(void) {
     struct heap* h = heap_self();
     if (h == &heap_empty) return;
+    /* No allocation under way here is to find the heap again by the thread's id. */
+    store_relaxed(&h->tid, TID_UNKNOWN);
     arch_thread_word_set(&heap_empty);
     heap_disband(h);
     os_lock_take(&heaps_lock);
@@ -151,7 +166,7 @@ WEIR_FN void heap_collect(void) {
     for (unsigned c = 0; c < CLASS_COUNT; c++) {
         struct slice* s = h->active[c];
         if (s != NULL) {
-            bin_return(h, c);
+            bin_return(h, c, "malloc_trim");
             h->active[c] = NULL;
             s->flags &= (uint8_t)~SLICE_KEPT;
             available_put(h, s, "malloc_trim");
@@ -240,6 +255,7 @@ WEIR_FN void heap_fork_child(void) {
     if (!fork_has_own_lock)
         for (unsigned c = 0; c < CLASS_COUNT; c++) self->available[c] = NULL;
     if (self != &heap_empty) store_relaxed(&self->tid, os_thread_id());
+    registry_process = os_process_id();
     fork_has_heaps_lock = fork_has_own_lock = true;
     heap_fork_parent();
 }

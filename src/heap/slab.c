@@ -22,17 +22,17 @@ WEIR_FN struct slice* slab_make(struct heap* h, unsigned c) {
     s->size_class = (uint8_t)c;
     s->small_class = (int8_t)(c < SMALL_CLASSES ? (int)c : -1);
     for (uint32_t i = 1; i < k->slices; i++) {
-        s[i].kind = SLICE_SLAB_REST;
+        store_relaxed(&s[i].kind, (uint8_t)SLICE_SLAB_REST);
         s[i].back = i;
         s[i].owner = NULL;
     }
-    s->kind = SLICE_SLAB;
-    store_relaxed(&s->owner, h->owner_word);
+    store_relaxed(&s->kind, (uint8_t)SLICE_SLAB); /* relaxed: neighbours ask only whether it is free */
+    store_release(&s->owner, h->owner_word);      /* publishes the record to available_steal */
     return s;
 }
 
 WEIR_FN void slab_release(struct slice* s) {
-    for (uint32_t i = 1; i < s->span_slices; i++) s[i].kind = SLICE_NONE;
+    for (uint32_t i = 1; i < s->span_slices; i++) store_relaxed(&s[i].kind, (uint8_t)SLICE_NONE);
     store_relaxed(&s->owner, NULL);
     span_free(s);
 }
@@ -176,11 +176,12 @@ WEIR_FN bool slab_claim(struct slice* s) {
     return false;
 }
 
+/* The heads are also looked at without the list's lock, to skip taking it. */
 WEIR_FN void slab_list_push(struct slice** head, struct slice* s) {
     s->prev = NULL;
     s->next = *head;
     if (s->next != NULL) s->next->prev = s;
-    *head = s;
+    store_relaxed(head, s);
 }
 
 WEIR_FN void slab_list_remove(struct slice** head, struct slice* s) {
@@ -188,5 +189,5 @@ WEIR_FN void slab_list_remove(struct slice** head, struct slice* s) {
     if (s->prev != NULL)
         s->prev->next = s->next;
     else
-        *head = s->next;
+        store_relaxed(head, s->next);
 }

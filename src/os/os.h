@@ -74,6 +74,8 @@ WEIR_FN bool os_loader_owns(const void* p);
 /* 64 unpredictable bits. */
 WEIR_FN uint64_t os_random(void);
 WEIR_FN WEIR_NORETURN void os_abort(void);
+/* The same past any handler of SIGABRT. */
+WEIR_FN WEIR_NORETURN void os_abort_now(void);
 /* Sleep while *word == value, and wake one or all sleepers. */
 WEIR_FN void os_futex_wait(uint32_t* word, uint32_t value);
 WEIR_FN void os_futex_wake(uint32_t* word, int count);

@@ -106,7 +106,7 @@ WEIR_FN void region_start(uint64_t wanted) {
         void* base = os_reserve(bytes, SLICE_BYTES);
         if (base == NULL) continue;
         if (region_enter(&regions[0], base, bytes)) {
-            page_root.base = (uintptr_t)base;
+            store_relaxed(&page_root.base, (uintptr_t)base);
             region_publish();
             return;
         }

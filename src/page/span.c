@@ -32,7 +32,7 @@ static unsigned bucket_of(size_t slices) {
 static void list_insert(struct slice* s, uint32_t slices, enum span_state state) {
     struct span_lists* l = &span_lists[state];
     unsigned b = bucket_of(slices);
-    s->kind = SLICE_FREE;
+    store_relaxed(&s->kind, (uint8_t)SLICE_FREE);
     s->state = (uint8_t)state;
     s->owner = NULL;
     s->flags = 0;
@@ -44,7 +44,7 @@ static void list_insert(struct slice* s, uint32_t slices, enum span_state state)
     l->used[b / 64] |= 1ull << (b % 64);
     if (slices > 1) {
         struct slice* end = s + slices - 1;
-        end->kind = SLICE_FREE_END;
+        store_relaxed(&end->kind, (uint8_t)SLICE_FREE_END);
         end->owner = NULL;
         end->region = s->region;
         end->back = slices - 1;
@@ -63,8 +63,8 @@ static void list_remove(struct slice* s) {
         l->used[b / 64] &= ~(1ull << (b % 64));
     if (s->state == SPAN_DIRTY) span_totals.dirty -= (uint64_t)s->span_slices << SLICE_SHIFT;
     if (s->state == SPAN_UNCOMMITTED) span_totals.uncommitted--;
-    s[s->span_slices - 1].kind = SLICE_NONE;
-    s->kind = SLICE_NONE;
+    store_relaxed(&s[s->span_slices - 1].kind, (uint8_t)SLICE_NONE);
+    store_relaxed(&s->kind, (uint8_t)SLICE_NONE);
 }
 
 /* Put a free span on its list, merged with neighbours in the same state. Returns the merged span. */
@@ -73,8 +73,8 @@ static struct slice* list_merge(struct slice* s, uint32_t slices, enum span_stat
     uint32_t index = slice_index(s);
     if (index > r->first) {
         struct slice* before = s - 1;
-        if (before->kind == SLICE_FREE_END) before -= before->back;
-        if (before->kind == SLICE_FREE && before->state == state) {
+        if (load_relaxed(&before->kind) == SLICE_FREE_END) before -= before->back;
+        if (load_relaxed(&before->kind) == SLICE_FREE && before->state == state) {
             slices += before->span_slices;
             list_remove(before);
             s = before;
@@ -83,7 +83,7 @@ static struct slice* list_merge(struct slice* s, uint32_t slices, enum span_stat
     }
     if (index + slices < r->frontier) {
         struct slice* after = s + slices;
-        if (after->kind == SLICE_FREE && after->state == state) {
+        if (load_relaxed(&after->kind) == SLICE_FREE && after->state == state) {
             slices += after->span_slices;
             list_remove(after);
         }
@@ -113,7 +113,7 @@ static struct slice* list_find(enum span_state state, size_t slices) {
 static void span_give_out(struct slice* s, size_t slices) {
     regions[s->region].live += (uint32_t)slices;
     span_totals.live += (uint64_t)slices << SLICE_SHIFT;
-    s->kind = SLICE_META;
+    store_relaxed(&s->kind, (uint8_t)SLICE_META);
     s->owner = NULL;
     s->flags = 0;
     s->domain = 0;
@@ -177,20 +177,20 @@ static struct slice* span_from_frontier(struct region* r, size_t slices, size_t 
     return s;
 }
 
+/* A program that asks for more than the machine has is to hear so now, as from mmap, and not to be
+ * killed on its first touch: reserved space is uncharged, so the kernel is asked explicitly. */
+static bool span_is_plausible(size_t fresh_slices) {
+    size_t bytes = fresh_slices << SLICE_SHIFT;
+    return bytes < 256 * MIB || os_charge_probe(bytes);
+}
+
 static struct slice* span_try(size_t slices, size_t align_slices, bool* zeroed) {
     struct slice* s = span_from_lists(slices, align_slices, zeroed);
-    if (s != NULL) return s;
+    if (s != NULL || !span_is_plausible(slices)) return s;
     *zeroed = true;
     for (uint32_t row = 0; row < region_count && s == NULL; row++)
         s = span_from_frontier(&regions[row], slices, align_slices);
     return s;
-}
-
-/* A program that asks for more than the machine has is to hear so now, as from mmap, and not to be
- * killed on its first touch: reserved space is uncharged, so the kernel is asked explicitly. */
-static bool span_is_plausible(size_t slices) {
-    size_t bytes = slices << SLICE_SHIFT;
-    return bytes < 256 * MIB || os_charge_probe(bytes);
 }
 
 static void span_retire_region(struct region* r) {
@@ -217,6 +217,7 @@ static struct slice* span_alloc_locked(size_t slices, size_t align_slices, bool*
     if (span_purge_all()) s = span_try(slices, align_slices, zeroed);
     if (s != NULL) return s;
     span_retire_idle();
+    if (!span_is_plausible(slices)) return NULL;
     struct region* r = region_add((uint32_t)(slices + align_slices - 1));
     if (r != NULL) s = span_from_frontier(r, slices, align_slices);
     *zeroed = true;
@@ -224,7 +225,7 @@ static struct slice* span_alloc_locked(size_t slices, size_t align_slices, bool*
 }
 
 WEIR_FN struct slice* span_alloc(size_t slices, size_t align_slices, bool* zeroed) {
-    if (slices > UINT32_MAX / 4 || align_slices > UINT32_MAX / 4 || !span_is_plausible(slices)) return NULL;
+    if (slices > UINT32_MAX / 4 || align_slices > UINT32_MAX / 4) return NULL;
     os_lock_take(&page_lock);
     struct slice* s = span_alloc_locked(slices, align_slices, zeroed);
     os_lock_give(&page_lock);
@@ -250,7 +251,7 @@ static void span_purge_one(struct slice* s) {
     regions[s->region].live -= slices;
     span_totals.live -= bytes;
     if (state != SPAN_DIRTY) span_totals.purged += bytes;
-    s->kind = SLICE_NONE;
+    store_relaxed(&s->kind, (uint8_t)SLICE_NONE);
     list_merge(s, slices, state);
 }
 
@@ -289,7 +290,7 @@ WEIR_FN void span_free(struct slice* s) {
         state = SPAN_CLEAN;
         span_totals.purged += (uint64_t)slices << SLICE_SHIFT;
     }
-    s->kind = SLICE_NONE;
+    store_relaxed(&s->kind, (uint8_t)SLICE_NONE);
     list_merge(s, slices, state);
     /* Acquire: pairs with the release by which a visitor leaves. One that comes gave no block yet, so that
      * the region is not free of live spans. */
@@ -317,12 +318,13 @@ static bool span_grow(struct slice* s, uint32_t slices) {
     uint32_t more = slices - s->span_slices;
     uint32_t end = slice_index(s) + s->span_slices;
     if (end == r->frontier) {
-        if (!region_extend(r, more)) return false;
+        if (!span_is_plausible(more) || !region_extend(r, more)) return false;
     } else {
         struct slice* after = s + s->span_slices;
-        if (after->kind != SLICE_FREE || after->span_slices < more || span_cut(after, 0, more) == NULL)
+        if (load_relaxed(&after->kind) != SLICE_FREE || after->span_slices < more ||
+            span_cut(after, 0, more) == NULL)
             return false;
-        after->kind = SLICE_NONE;
+        store_relaxed(&after->kind, (uint8_t)SLICE_NONE);
         r->live -= more;
         span_totals.live -= (uint64_t)more << SLICE_SHIFT;
     }
@@ -339,7 +341,7 @@ WEIR_FN bool span_resize(struct slice* s, size_t slices) {
     if (slices < s->span_slices && (s->flags & SLICE_MOVED) == 0)
         span_shrink(s, (uint32_t)slices);
     else if (slices > s->span_slices)
-        done = (s->flags & SLICE_MOVED) == 0 && span_is_plausible(slices) && span_grow(s, (uint32_t)slices);
+        done = (s->flags & SLICE_MOVED) == 0 && span_grow(s, (uint32_t)slices);
     os_lock_give(&page_lock);
     return done;
 }
@@ -367,6 +369,9 @@ WEIR_FN struct slice* span_move(struct slice* s, size_t slices, size_t bytes) {
     os_lock_take(&page_lock);
     to->flags |= SLICE_MOVED;
     span_totals.moved++;
+    /* The old place is covered afresh: the kernel leaves it empty, emulators do not always. */
+    if ((s->flags & SLICE_MOVED) == 0) span_totals.moved++;
+    s->flags |= SLICE_MOVED;
     os_lock_give(&page_lock);
     span_free(s);
     return to;
@@ -428,8 +433,8 @@ WEIR_FN void span_trim(void) {
     struct region* r = &regions[0];
     while (r->base != 0 && r->frontier > r->first) {
         struct slice* s = region_slices(r) + r->frontier - 1;
-        if (s->kind == SLICE_FREE_END) s -= s->back;
-        if (s->kind != SLICE_FREE) break;
+        if (load_relaxed(&s->kind) == SLICE_FREE_END) s -= s->back;
+        if (load_relaxed(&s->kind) != SLICE_FREE) break;
         uint32_t slices = s->span_slices;
         list_remove(s);
         r->frontier -= slices;
@@ -459,11 +464,12 @@ WEIR_FN bool span_check(void) {
         while (i < r->frontier && good) {
             const struct slice* s = region_slices(r) + i;
             good &= s->span_slices != 0 && s->span_slices <= r->frontier - i && s->region == row;
-            if (s->kind == SLICE_FREE) {
+            if (load_relaxed(&s->kind) == SLICE_FREE) {
                 good &= span_check_free(s);
                 if (s->state == SPAN_DIRTY) dirty += (uint64_t)s->span_slices << SLICE_SHIFT;
             } else {
-                good &= s->kind == SLICE_META || s->kind == SLICE_LARGE || s->kind == SLICE_SLAB;
+                good &= load_relaxed(&s->kind) == SLICE_META || load_relaxed(&s->kind) == SLICE_LARGE ||
+                        load_relaxed(&s->kind) == SLICE_SLAB;
                 live += (uint64_t)s->span_slices << SLICE_SHIFT;
             }
             i += s->span_slices;

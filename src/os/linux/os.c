@@ -249,6 +249,11 @@ WEIR_FN bool os_loader_owns(const void* p) {
 
 WEIR_FN void os_abort(void) { abort(); }
 
+WEIR_FN void os_abort_now(void) {
+    signal(SIGABRT, SIG_DFL);
+    abort();
+}
+
 WEIR_FN void os_futex_wait(uint32_t* word, uint32_t value) {
     os_call6(OS_OTHER, SYS_futex, (long)word, FUTEX_WAIT_PRIVATE, value, 0, 0, 0);
 }
