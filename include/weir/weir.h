@@ -32,8 +32,9 @@ extern const char* weir_options;
  *  call. Set `struct_size` to `sizeof(struct weir_stats)` before the call; a newer library fills in as
  *  many fields as the caller knows. */
 struct weir_stats {
-    uint32_t struct_size;    /**< set by the caller: sizeof(struct weir_stats) */
-    uint32_t version;        /**< set by the library: WEIR_STATS_VERSION */
+    uint32_t struct_size; /**< set by the caller: sizeof(struct weir_stats) */
+    uint32_t version;     /**< set by the library: WEIR_STATS_VERSION */
+    /* Blocks that wait in another thread's bins, at most a slab's worth per size class, count as live. */
     uint64_t live_bytes;     /**< blocks in the program's hands, at their usable sizes */
     uint64_t live_blocks;    /**< number of those blocks */
     uint64_t cached_bytes;   /**< free blocks inside slabs that belong to a thread heap or wait for one */

@@ -82,9 +82,9 @@ static struct slice* block_find(const void* p, const char* call) {
         core_report("invalid-free", REPORT_FOREIGN, p, call);
         return NULL;
     }
-    if (s->kind == SLICE_SLAB_REST) s -= s->back;
-    if (s->kind == SLICE_LARGE && slice_address(s) == (uintptr_t)p) return s;
-    if (s->kind == SLICE_SLAB && slab_holds_block(s, p)) {
+    if (load_relaxed(&s->kind) == SLICE_SLAB_REST) s -= s->back;
+    if (load_relaxed(&s->kind) == SLICE_LARGE && slice_address(s) == (uintptr_t)p) return s;
+    if (load_relaxed(&s->kind) == SLICE_SLAB && slab_holds_block(s, p)) {
         if (!full_is_on() || !full_is_free(p)) return s;
         core_report("double-free", REPORT_FREED, p, call);
         return NULL;
@@ -97,7 +97,7 @@ WEIR_FN size_t heap_usable(const void* p, const char* call) {
     if (p == NULL) return 0;
     const struct slice* s = block_find(p, call);
     if (s == NULL) return 0;
-    return s->kind == SLICE_LARGE ? s->bytes : slab_class(s)->bytes;
+    return load_relaxed(&s->kind) == SLICE_LARGE ? s->bytes : slab_class(s)->bytes;
 }
 
 WEIR_FN bool heap_size_matches(size_t usable, size_t size, size_t align) {
@@ -114,8 +114,8 @@ static bool realloc_stays(size_t usable, size_t size) { return size <= usable &&
 WEIR_FN void* heap_realloc(void* p, size_t size, const char* call) {
     struct slice* s = block_find(p, call);
     if (s == NULL || size > PTRDIFF_MAX) return NULL;
-    size_t usable = s->kind == SLICE_LARGE ? s->bytes : slab_class(s)->bytes;
-    if (s->kind == SLICE_LARGE && size > SLAB_MAX) {
+    size_t usable = load_relaxed(&s->kind) == SLICE_LARGE ? s->bytes : slab_class(s)->bytes;
+    if (load_relaxed(&s->kind) == SLICE_LARGE && size > SLAB_MAX) {
         void* same = large_realloc(s, size);
         if (same != NULL) return same;
     } else if (realloc_stays(usable, size)) {

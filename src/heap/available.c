@@ -8,7 +8,7 @@
 
 static void unlist(struct heap* h, struct slice* s) {
     slab_list_remove(&h->available[s->size_class], s);
-    s->listed = 0;
+    store_relaxed(&s->listed, (uint8_t)0);
 }
 
 WEIR_FN void available_put(struct heap* h, struct slice* s, const char* call) {
@@ -18,7 +18,7 @@ WEIR_FN void available_put(struct heap* h, struct slice* s, const char* call) {
         slab_release(s);
     } else {
         slab_list_push(&h->available[s->size_class], s);
-        s->listed = 1;
+        store_relaxed(&s->listed, (uint8_t)1);
     }
     os_lock_give(&h->lock);
 }
@@ -65,7 +65,8 @@ WEIR_FN void available_steal(struct slice* s) {
     struct heap* h = owner_heap(load_relaxed(&s->owner));
     if (h == NULL || load_relaxed(&s->until) != remote_count(load_relaxed(&s->remote))) return;
     os_lock_take(&h->lock);
-    if (owner_heap(load_acquire(&s->owner)) == h && s->kind == SLICE_SLAB && s->listed != 0) {
+    if (owner_heap(load_acquire(&s->owner)) == h && load_relaxed(&s->kind) == SLICE_SLAB &&
+        load_relaxed(&s->listed) != 0) {
         /* Acquire: pairs with the owner's last push and the release of the other givers. */
         uint32_t until = load_acquire(&s->until);
         uint64_t word = load_acquire(&s->remote);

@@ -9,16 +9,14 @@
 #include "os/os.h"
 #include "page/span.h"
 
-/* Blocks in a bin. The list may change under the walk: every step is checked to lie in the slab, and the
- * number of steps is bounded. */
+/* Blocks in a bin of the calling thread. Other threads' bins cannot be walked: what is popped meanwhile is
+ * the program's memory. Their blocks count as given out. */
 static uint32_t bin_count(const struct heap* h, unsigned c) {
-    uintptr_t base = load_relaxed(&h->bins[c].base);
-    block_t* p = load_relaxed(&h->bins[c].head);
-    size_t slab_bytes = (size_t)size_classes[c].slices << SLICE_SHIFT;
+    if (h != heap_self()) return 0;
     uint32_t count = 0;
-    while ((uintptr_t)p - base < slab_bytes && count < size_classes[c].capacity) {
+    for (const block_t* p = h->bins[c].head; count < size_classes[c].capacity; p = p->next) {
+        if ((uintptr_t)p - h->bins[c].base >= (size_t)size_classes[c].slices << SLICE_SHIFT) break;
         count++;
-        p = load_relaxed(&p->next);
     }
     return count;
 }
@@ -32,8 +30,8 @@ static uint32_t slab_out(const struct slice* s) {
 
 static void census_slice(struct slice* s, void* context) {
     struct census* t = context;
-    if (s->kind == SLICE_META) t->meta_bytes += (uint64_t)s->span_slices << SLICE_SHIFT;
-    if (s->kind != SLICE_SLAB) return;
+    if (load_acquire(&s->kind) == SLICE_META) t->meta_bytes += (uint64_t)s->span_slices << SLICE_SHIFT;
+    if (load_acquire(&s->kind) != SLICE_SLAB) return;
     struct census_class* k = &t->classes[s->size_class];
     uint32_t out = slab_out(s);
     uint32_t carved = load_relaxed(&s->carved);
@@ -48,8 +46,6 @@ WEIR_FN void census_take(struct census* t) {
     t->alloc_calls = load_relaxed(&heap_totals.handed_out) + load_relaxed(&heap_totals.large_allocs);
     t->remote_frees = load_relaxed(&heap_totals.remote_frees);
     t->slow_calls = load_relaxed(&heap_totals.slow_calls);
-    /* Under the page lock no slab goes back, so that other threads' bins lie in memory that stays. */
-    os_lock_take(&page_lock);
     for (const struct heap* h = registry_first(); h != NULL; h = h->registry_next) {
         t->alloc_calls += load_relaxed(&h->handed_out);
         t->remote_frees += load_relaxed(&h->remote_frees);
@@ -63,7 +59,6 @@ WEIR_FN void census_take(struct census* t) {
             t->alloc_calls -= waiting;
         }
     }
-    os_lock_give(&page_lock);
     for (unsigned c = 0; c < CLASS_COUNT; c++) {
         t->live_blocks += t->classes[c].live_blocks;
         t->live_bytes += t->classes[c].live_blocks * size_classes[c].bytes;
@@ -86,7 +81,7 @@ WEIR_FN void census_take(struct census* t) {
 
 static void census_heap_slice(struct slice* s, void* context) {
     struct census_heap* t = context;
-    if (s->kind != SLICE_SLAB || owner_heap(load_relaxed(&s->owner)) != t->heap) return;
+    if (load_acquire(&s->kind) != SLICE_SLAB || owner_heap(load_relaxed(&s->owner)) != t->heap) return;
     uint32_t out = slab_out(s);
     uint32_t carved = load_relaxed(&s->carved);
     t->slabs++;
@@ -96,7 +91,6 @@ static void census_heap_slice(struct slice* s, void* context) {
 
 WEIR_FN void census_take_heap(struct census_heap* t) {
     t->slabs = t->live_bytes = t->cached_bytes = 0;
-    os_lock_take(&page_lock); /* as above */
     span_visit(census_heap_slice, t);
     for (unsigned c = 0; c < CLASS_COUNT; c++) {
         uint64_t bytes = (uint64_t)bin_count(t->heap, c) * size_classes[c].bytes;
@@ -104,5 +98,4 @@ WEIR_FN void census_take_heap(struct census_heap* t) {
         t->live_bytes -= bytes;
         t->cached_bytes += bytes;
     }
-    os_lock_give(&page_lock);
 }

@@ -14,8 +14,8 @@
 WEIR_FN void block_misuse(const struct slice* s, const void* p, const char* call) {
     /* Inside a span no record says what it belongs to: look for the span's first slice. */
     uint32_t first = regions[s->region].first;
-    while (s->kind == SLICE_NONE && slice_index(s) > first) s--;
-    if (s->kind == SLICE_FREE || s->kind == SLICE_FREE_END)
+    while (load_relaxed(&s->kind) == SLICE_NONE && slice_index(s) > first) s--;
+    if (load_relaxed(&s->kind) == SLICE_FREE || load_relaxed(&s->kind) == SLICE_FREE_END)
         core_report("double-free", REPORT_FREED, p, call);
     else
         core_report("invalid-free", REPORT_INTERIOR, p, call);
@@ -90,10 +90,10 @@ WEIR_FN void heap_free_slow(void* p, const char* call) {
         core_report("invalid-free", REPORT_FOREIGN, p, call);
         return;
     }
-    if (s->kind == SLICE_SLAB_REST) s -= s->back;
-    if (s->kind == SLICE_SLAB && slab_holds_block(s, p))
+    if (load_relaxed(&s->kind) == SLICE_SLAB_REST) s -= s->back;
+    if (load_relaxed(&s->kind) == SLICE_SLAB && slab_holds_block(s, p))
         slab_free_slow(s, p, call);
-    else if (s->kind == SLICE_LARGE && slice_address(s) == (uintptr_t)p)
+    else if (load_relaxed(&s->kind) == SLICE_LARGE && slice_address(s) == (uintptr_t)p)
         large_free(s);
     else
         block_misuse(s, p, call);

@@ -147,7 +147,7 @@ WEIR_FN void orphan_put(struct slice* s) {
 
 static void orphan_forget(struct slice* s, void* context) {
     (void)context;
-    if (s->kind == SLICE_SLAB) s->flags &= (uint8_t)~SLICE_ORPHAN;
+    if (load_relaxed(&s->kind) == SLICE_SLAB) s->flags &= (uint8_t)~SLICE_ORPHAN;
 }
 
 WEIR_FN void orphans_forget(void) {

@@ -214,14 +214,14 @@ WEIR_FN void heap_fork_parent(void) {
  * owner knew, so they count as in use. The survivor's listed slabs go the same way if the list was being
  * changed. */
 static void slab_leave_behind(struct slice* s, void* survivor) {
-    if (s->kind != SLICE_SLAB) return;
+    if (load_relaxed(&s->kind) != SLICE_SLAB) return;
     struct heap* self = survivor;
     struct heap* owner = owner_heap(load_relaxed(&s->owner));
     if (owner == NULL && (load_relaxed(&s->remote) & REMOTE_UNOWNED) != 0) return;
     if (owner == self && self != &heap_empty && (fork_has_own_lock || self->active[s->size_class] == s))
         return;
     slab_forget_free(s);
-    s->listed = 0;
+    store_relaxed(&s->listed, (uint8_t)0);
     store_relaxed(&s->owner, NULL);
     store_release(&s->remote, REMOTE_UNOWNED);
 }

@@ -18,15 +18,15 @@ WEIR_FN struct slice* slab_make(struct heap* h, unsigned c) {
     s->carved = 0;
     s->remote = 0;
     s->turns = 0;
-    s->listed = 0;
+    store_relaxed(&s->listed, (uint8_t)0);
     s->size_class = (uint8_t)c;
     s->small_class = (int8_t)(c < SMALL_CLASSES ? (int)c : -1);
     for (uint32_t i = 1; i < k->slices; i++) {
         store_relaxed(&s[i].kind, (uint8_t)SLICE_SLAB_REST);
         s[i].back = i;
-        s[i].owner = NULL;
+        store_relaxed(&s[i].owner, NULL);
     }
-    store_relaxed(&s->kind, (uint8_t)SLICE_SLAB); /* relaxed: neighbours ask only whether it is free */
+    store_release(&s->kind, (uint8_t)SLICE_SLAB); /* publishes the record to the census */
     store_release(&s->owner, h->owner_word);      /* publishes the record to available_steal */
     return s;
 }

@@ -33,8 +33,8 @@ static void list_insert(struct slice* s, uint32_t slices, enum span_state state)
     struct span_lists* l = &span_lists[state];
     unsigned b = bucket_of(slices);
     store_relaxed(&s->kind, (uint8_t)SLICE_FREE);
-    s->state = (uint8_t)state;
-    s->owner = NULL;
+    store_relaxed(&s->state, (uint8_t)state);
+    store_relaxed(&s->owner, NULL);
     s->flags = 0;
     s->span_slices = slices;
     s->prev = NULL;
@@ -45,7 +45,7 @@ static void list_insert(struct slice* s, uint32_t slices, enum span_state state)
     if (slices > 1) {
         struct slice* end = s + slices - 1;
         store_relaxed(&end->kind, (uint8_t)SLICE_FREE_END);
-        end->owner = NULL;
+        store_relaxed(&end->owner, NULL);
         end->region = s->region;
         end->back = slices - 1;
     }
@@ -114,7 +114,7 @@ static void span_give_out(struct slice* s, size_t slices) {
     regions[s->region].live += (uint32_t)slices;
     span_totals.live += (uint64_t)slices << SLICE_SHIFT;
     store_relaxed(&s->kind, (uint8_t)SLICE_META);
-    s->owner = NULL;
+    store_relaxed(&s->owner, NULL);
     s->flags = 0;
     s->domain = 0;
     s->span_slices = (uint32_t)slices;

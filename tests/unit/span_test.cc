@@ -256,7 +256,7 @@ TEST(Span, ThreadsDoNotMix) {
                     if (mine.size() < 20 && random.below(2) == 0) {
                         struct slice* s = span_alloc(1 + random.below(20), 1, &zeroed);
                         ASSERT_NE(s, nullptr);
-                        s->kind = SLICE_LARGE;
+                        __atomic_store_n(&s->kind, (uint8_t)SLICE_LARGE, __ATOMIC_RELAXED);
                         *reinterpret_cast<uint64_t*>(address(s)) = t;
                         mine.push_back(s);
                     } else if (!mine.empty()) {
