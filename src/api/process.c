@@ -26,7 +26,8 @@
 /* A key past the first ones makes pthread_setspecific allocate, and the allocation that is under way may
  * be pthread_setspecific's own for the very same table: weir then does without a key, and ended threads
  * are found by asking the kernel. */
-enum { KEY_NONE, KEY_MAKING, KEY_READY, KEY_REFUSED, KEYS_WITHOUT_ALLOCATION = 32 };
+enum { KEYS_WITHOUT_ALLOCATION = 32 };
+enum { KEY_NONE, KEY_MAKING, KEY_READY, KEY_REFUSED };
 static uint32_t thread_key_state; /* Sync: acquire and release publish thread_key */
 static pthread_key_t thread_key;
 
