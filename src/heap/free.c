@@ -54,6 +54,15 @@ static void outbox_put(struct heap* h, struct slice* s, block_t* p, const char* 
         outbox_flush(h, o);
 }
 
+/* Whether a block is among the first ones on the slab's list: what has just come in from other threads
+ * is. A link that leads out of the slab ends the look; whoever follows it reports it. */
+static bool slab_list_starts_with(const struct slice* s, const block_t* p) {
+    const block_t* q = s->free;
+    for (unsigned i = 0; i < OUTBOX_BLOCKS && q != NULL && slab_holds_block(s, q); q = q->next, i++)
+        if (q == p) return true;
+    return false;
+}
+
 /* A block of a slab that is not the caller's, or of one that is with checks=full. */
 static void slab_free_slow(struct slice* s, block_t* p, const char* call) {
     struct heap* h = heap_self();
@@ -72,6 +81,10 @@ static void slab_free_slow(struct slice* s, block_t* p, const char* call) {
          * afterwards nudge again. */
         (void)__atomic_exchange_n(&s->owner, h->owner_word, __ATOMIC_SEQ_CST);
         slab_collect(s, call);
+        if (!full && slab_list_starts_with(s, p)) {
+            core_report("double-free", REPORT_FREED, p, call);
+            return;
+        }
         slab_push(s, p);
     } else if (full || (load_relaxed(&s->remote) & REMOTE_UNOWNED) != 0) {
         /* Relaxed: only chooses between the two ways, both of which are right. */

@@ -11,7 +11,8 @@
 #include "core/options.h"
 #include "os/os.h"
 
-enum { BUCKET_EXACT = 32, BUCKET_COUNT = 128, BUCKET_SCAN = 16 };
+/* Any 32-bit number of slices has a bucket: the last one in use is 32 + (31 - 5) * 4 + 3. */
+enum { BUCKET_EXACT = 32, BUCKET_COUNT = 192, BUCKET_SCAN = 16 };
 
 struct span_lists {
     uint64_t used[BUCKET_COUNT / 64]; /* bit b: head[b] != NULL */
