@@ -2,7 +2,8 @@
 #
 # Who may call it: run.py.
 #
-# program: reach=cc1plus,(.*-)?as needs=g++:g++
+# program: reach=cc1plus,(.*-)?as rounds=2 needs=g++:g++
+# version: g++ --version
 #
 # SPDX-License-Identifier: Apache-2.0
 cp "$HERE/cxx_input.cpp" .

@@ -3,6 +3,7 @@
 # Who may call it: run.py. Packing uses two threads; the pack's own bytes depend on them and are not compared.
 #
 # program: reach=git needs=git:git input=tree
+# version: git --version
 #
 # SPDX-License-Identifier: Apache-2.0
 export GIT_CONFIG_GLOBAL=/dev/null GIT_CONFIG_NOSYSTEM=1 GIT_AUTHOR_NAME=a GIT_AUTHOR_EMAIL=a@example.org

@@ -3,6 +3,7 @@
 # Who may call it: run.py.
 #
 # program: reach=perl needs=perl:perl
+# version: perl -e 'print "perl $^V"'
 #
 # SPDX-License-Identifier: Apache-2.0
 export PERL_HASH_SEED=0

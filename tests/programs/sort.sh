@@ -3,6 +3,7 @@
 # Who may call it: run.py.
 #
 # program: reach=sort needs=sort:coreutils input=lines
+# version: sort --version
 #
 # SPDX-License-Identifier: Apache-2.0
 export LC_ALL=C

@@ -3,6 +3,7 @@
 # Who may call it: run.py.
 #
 # program: reach=tar,xz needs=tar:tar,xz:xz-utils input=tree
+# version: xz --version
 #
 # SPDX-License-Identifier: Apache-2.0
 tar --sort=name --mtime=@0 --owner=0 --group=0 --numeric-owner -cf tree.tar -C "$INPUT" tree
