@@ -10,7 +10,8 @@ set(WEIR_MAINTAINER "weir maintainers <maintainers@weir.invalid>" CACHE STRING "
 set(CPACK_PACKAGE_NAME weir)
 set(CPACK_PACKAGE_VENDOR weir)
 set(CPACK_PACKAGE_CONTACT "${WEIR_MAINTAINER}")
-set(CPACK_PACKAGE_DESCRIPTION_SUMMARY "${PROJECT_DESCRIPTION}")
+# CPack puts any other summary than its default before each description, and each has its own.
+set(CPACK_PACKAGE_DESCRIPTION_SUMMARY "${CMAKE_PROJECT_NAME} built using CMake")
 set(CPACK_VERBATIM_VARIABLES ON)
 set(CPACK_STRIP_FILES ON)
 set(CPACK_COMPONENTS_GROUPING ONE_PER_GROUP)
@@ -28,25 +29,25 @@ set(weir_deb_version "${PROJECT_VERSION}-${CPACK_DEBIAN_PACKAGE_RELEASE}")
 
 set(CPACK_DEBIAN_RUNTIME_PACKAGE_NAME libweir1)
 set(CPACK_DEBIAN_RUNTIME_PACKAGE_SECTION libs)
-set(CPACK_DEBIAN_RUNTIME_DESCRIPTION "a malloc for Linux - shared library
- A drop-in replacement for the malloc of the C library, to preload or to link.
- It keeps its records apart from the program's data, gives each thread a heap
- of its own, and reports misuse of the heap in one line.")
-set(CPACK_DEBIAN_RUNTIME_PACKAGE_CONTROL_EXTRA ${PROJECT_SOURCE_DIR}/packaging/debian/triggers
-    ${PROJECT_SOURCE_DIR}/packaging/debian/shlibs)
+set(CPACK_DEBIAN_RUNTIME_DESCRIPTION "malloc for Linux - shared library
+A drop-in replacement for the malloc of the C library, to preload or to link.
+It keeps its records apart from the program's data, gives each thread a heap
+of its own, and reports misuse of the heap in one line.")
+set(CPACK_DEBIAN_RUNTIME_PACKAGE_CONTROL_EXTRA ${PROJECT_BINARY_DIR}/debian/triggers
+    ${PROJECT_BINARY_DIR}/debian/shlibs)
 
 set(CPACK_DEBIAN_DEV_PACKAGE_NAME libweir-dev)
 set(CPACK_DEBIAN_DEV_PACKAGE_SECTION libdevel)
 set(CPACK_DEBIAN_DEV_PACKAGE_DEPENDS "libweir1 (= ${weir_deb_version}), libc6-dev")
-set(CPACK_DEBIAN_DEV_DESCRIPTION "a malloc for Linux - development files
- Headers, the archive, the sources that CMake's weir::object compiles, and the
- files through which CMake and pkg-config find them.")
+set(CPACK_DEBIAN_DEV_DESCRIPTION "malloc for Linux - development files
+Headers, the archive, the sources that CMake's weir::object compiles, and the
+files through which CMake and pkg-config find them.")
 
 set(CPACK_DEBIAN_TOOL_PACKAGE_NAME weir)
 set(CPACK_DEBIAN_TOOL_PACKAGE_SECTION utils)
 set(CPACK_DEBIAN_TOOL_DESCRIPTION "runs programs on the weir malloc and reports what came of it
- The tool has the library inside and needs no other package for it. It proves
- in which processes calls of malloc arrived, and shows memory, time and misuse.")
+The tool has the library inside and needs no other package for it. It proves
+in which processes calls of malloc arrived, and shows memory, time and misuse.")
 
 set(CPACK_COMPONENTS_ALL runtime dev)
 if(NOT WEIR_SHARED)
@@ -56,18 +57,19 @@ endif()
 if(WEIR_TOOL)
   list(APPEND CPACK_COMPONENTS_ALL tool)
 endif()
+
+# Pages are compressed and Debian's own files are added when the components are staged. The rows are
+# for that script: component=package.
 foreach(component IN LISTS CPACK_COMPONENTS_ALL)
   string(TOUPPER ${component} upper)
-  set(package ${CPACK_DEBIAN_${upper}_PACKAGE_NAME})
-  list(APPEND weir_deb_folders "${component}=${package}")
+  list(APPEND CPACK_WEIR_DEB_PACKAGES "${component}=${CPACK_DEBIAN_${upper}_PACKAGE_NAME}")
 endforeach()
-# Pages are compressed and Debian's own files are added when the components are staged.
 string(TIMESTAMP WEIR_DEB_DATE "%a, %d %b %Y %H:%M:%S +0000" UTC)
 configure_file(${PROJECT_SOURCE_DIR}/packaging/debian/changelog.in ${PROJECT_BINARY_DIR}/debian/changelog @ONLY)
 configure_file(${PROJECT_SOURCE_DIR}/packaging/debian/copyright ${PROJECT_BINARY_DIR}/debian/copyright COPYONLY)
-set(WEIR_DEB_FILES ${PROJECT_BINARY_DIR}/debian)
-set(WEIR_DEB_PACKAGES ${weir_deb_folders})
+configure_file(${PROJECT_SOURCE_DIR}/packaging/debian/shlibs.in ${PROJECT_BINARY_DIR}/debian/shlibs @ONLY)
+configure_file(${PROJECT_SOURCE_DIR}/packaging/debian/triggers ${PROJECT_BINARY_DIR}/debian/triggers COPYONLY)
 set(CPACK_WEIR_DEB_FILES ${PROJECT_BINARY_DIR}/debian)
-set(CPACK_WEIR_DEB_PACKAGES ${weir_deb_folders})
 set(CPACK_PRE_BUILD_SCRIPTS ${PROJECT_SOURCE_DIR}/packaging/debian/stage.cmake)
+set(CPACK_PROJECT_CONFIG_FILE ${PROJECT_SOURCE_DIR}/packaging/debian/options.cmake)
 include(CPack)
