@@ -92,7 +92,7 @@ WEIR_EXPORT void* memalign(size_t align, size_t size) {
 
 WEIR_EXPORT int posix_memalign(void** out, size_t align, size_t size) {
     if (!is_power_of_two(align) || align % sizeof(void*) != 0) return EINVAL;
-    void* p = size > PTRDIFF_MAX ? NULL : heap_alloc_aligned(size, align);
+    void* p = aligned(align, size); /* errno too, which POSIX leaves open: glibc's callers look at it */
     if (p == NULL) return ENOMEM;
     *out = p;
     return 0;

@@ -13,6 +13,7 @@
 #include <pthread.h>
 #include <stdlib.h>
 #include <sys/resource.h>
+#include <sys/single_threaded.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -57,7 +58,29 @@ static void thread_attached(void) {
     errno = saved;
 }
 
+/* libc's fork takes the lock of its list of streams after the handlers ran. A thread may hold that lock and
+ * wait for a stream whose owner waits for a lock of ours: ours must come second, as those of libc's own
+ * malloc do. The lock is recursive. Libc resets it in a child of a threaded process before the handlers run,
+ * and leaves it alone where there is one thread: so do these. Absent from C libraries other than glibc. */
+extern void _IO_list_lock(void) __attribute__((weak));
+extern void _IO_list_unlock(void) __attribute__((weak));
+extern void _IO_list_resetlock(void) __attribute__((weak));
+static bool fork_locks_streams; /* Sync: the lock itself, or there is one thread */
+
+static void fork_prepare(void) {
+    bool locks = !__libc_single_threaded && _IO_list_lock != NULL && _IO_list_unlock != NULL;
+    if (locks) _IO_list_lock();
+    fork_locks_streams = locks;
+    heap_fork_prepare();
+}
+
+static void fork_parent(void) {
+    heap_fork_parent();
+    if (fork_locks_streams) _IO_list_unlock();
+}
+
 static void fork_child(void) {
+    if (fork_locks_streams && _IO_list_resetlock != NULL) _IO_list_resetlock();
     /* The thread that was making the key did not come along. */
     if (load_relaxed(&thread_key_state) == KEY_MAKING) store_relaxed(&thread_key_state, (uint32_t)KEY_NONE);
     heap_fork_child();
@@ -68,7 +91,7 @@ static __attribute__((constructor(101))) void library_start(void) {
     wire_open();
     heap_attach_hook = thread_attached;
     if (heap_self() != &heap_empty) wire_reached();
-    pthread_atfork(heap_fork_prepare, heap_fork_parent, fork_child);
+    pthread_atfork(fork_prepare, fork_parent, fork_child);
 }
 
 static __attribute__((destructor)) void library_end(void) {
