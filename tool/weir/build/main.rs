@@ -1,4 +1,4 @@
-//! Finds what is compiled into the tool: the library, the table of options and the version of the
+//! Finds what is compiled into the tool: the library and its helpers, the table of options and the version of the
 //! public header. Run by cargo alone. It does not know how the library is built, only the command
 //! that does it, and it never changes a file outside its output directory.
 //!
@@ -10,6 +10,9 @@ use std::path::{Path, PathBuf};
 use std::{env, fs, process};
 
 const BUILD_COMMAND: &str = "cmake -S . -B build && cmake --build build";
+/// The native helpers, which the same command builds beside the library.
+const HELPERS: [(&str, &str); 2] =
+    [("WEIR_WITNESS_PATH", "libweir-witness.so"), ("WEIR_LAUNCHER_PATH", "weir-launcher")];
 
 fn main() {
     if let Err(message) = generate() {
@@ -26,6 +29,10 @@ fn generate() -> Result<(), String> {
 
     let library = library_path(&root)?;
     println!("cargo::rustc-env=WEIR_LIBRARY_PATH={}", library.display());
+    for (variable, name) in HELPERS {
+        let path = helper_path(&library, name)?;
+        println!("cargo::rustc-env={variable}={}", path.display());
+    }
 
     let table = root.join("src/core/options.def");
     let options =
@@ -57,6 +64,19 @@ fn library_path(root: &Path) -> Result<PathBuf, String> {
         return Err(format!("{} is not a shared library: {help}", path.display()));
     }
     path.canonicalize().map_err(|error| format!("{}: {error}", path.display()))
+}
+
+fn helper_path(library: &Path, name: &str) -> Result<PathBuf, String> {
+    let path = library.with_file_name(name);
+    println!("cargo::rerun-if-changed={}", path.display());
+    match fs::read(&path) {
+        Ok(bytes) if bytes.starts_with(b"\x7fELF") => Ok(path),
+        Ok(_) => Err(format!("{} is no ELF file: build it with `{BUILD_COMMAND}`", path.display())),
+        Err(error) => Err(format!(
+            "cannot read {} ({error}), which has to lie beside the library: build it with `{BUILD_COMMAND}` in the root of the repository",
+            path.display()
+        )),
+    }
 }
 
 fn options_source(options: &[options_def::Def]) -> String {

@@ -11,6 +11,8 @@ use std::os::unix::fs::FileExt;
 
 pub const MACHINE_X86_64: u16 = 62;
 pub const MACHINE_AARCH64: u16 = 183;
+/// A shared library, or a program that may be loaded anywhere.
+pub const KIND_SHARED: u16 = 3;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Class {
@@ -22,6 +24,7 @@ pub enum Class {
 pub struct Facts {
     pub class: Class,
     pub little_endian: bool,
+    pub kind: u16,
     pub machine: u16,
     /// The dynamic loader that the program names. Filled in for 64-bit little-endian files only, like
     /// all fields below.
@@ -122,13 +125,15 @@ pub fn inspect(source: &dyn Source, symbols: &[&'static str]) -> Result<Facts> {
         2 => false,
         _ => return Err(Error::Broken("byte order")),
     };
-    let machine = [ident[18], ident[19]];
-    let machine =
-        if little_endian { u16::from_le_bytes(machine) } else { u16::from_be_bytes(machine) };
+    let short = |at: usize| {
+        let raw = [ident[at], ident[at + 1]];
+        if little_endian { u16::from_le_bytes(raw) } else { u16::from_be_bytes(raw) }
+    };
     let mut facts = Facts {
         class,
         little_endian,
-        machine,
+        kind: short(16),
+        machine: short(18),
         interpreter: None,
         needed: Vec::new(),
         defined: Vec::new(),
@@ -137,6 +142,36 @@ pub fn inspect(source: &dyn Source, symbols: &[&'static str]) -> Result<Facts> {
         Image { source, loads: Vec::new() }.read_into(&mut facts, symbols)?;
     }
     Ok(facts)
+}
+
+/// The compilers that the section `.comment` of a 64-bit little-endian file names, without doubles.
+pub fn comment(source: &dyn Source) -> Option<String> {
+    let image = Image { source, loads: Vec::new() };
+    let what = "section headers";
+    let table = image.u64(40, what).ok()?;
+    let (entry_bytes, entries) = (image.u16(58, what).ok()?, image.u16(60, what).ok()?);
+    let section = |index: u16| {
+        let at = sum(table, u64::from(index) * u64::from(entry_bytes), what)?;
+        let name = image.u32(at, what)?;
+        Ok((name, image.u64(sum(at, 24, what)?, what)?, image.u64(sum(at, 32, what)?, what)?))
+    };
+    let (_, names, _) = (section(image.u16(62, what).ok()?) as Result<(u32, u64, u64)>).ok()?;
+    let (_, offset, bytes) =
+        (0..entries).filter_map(|index| section(index).ok()).find(|found| {
+            sum(names, u64::from(found.0), what)
+                .and_then(|at| image.string(at, what))
+                .is_ok_and(|name| name == ".comment")
+        })?;
+    let mut text = vec![0; usize::try_from(bytes).ok().filter(|bytes| *bytes <= NAME_MAX)?];
+    source.read(offset, &mut text).ok()?.then_some(())?;
+    let mut found: Vec<String> = Vec::new();
+    for name in text.split(|byte| *byte == 0).filter(|name| !name.is_empty()) {
+        let name = String::from_utf8_lossy(name).trim().to_owned();
+        if !found.contains(&name) {
+            found.push(name);
+        }
+    }
+    (!found.is_empty()).then(|| found.join("; "))
 }
 
 struct Load {

@@ -1,5 +1,5 @@
-//! Puts the embedded library and a fresh wire file where the command and its children can open them,
-//! and takes them away again. It does not know what the library does.
+//! Puts what is embedded in the tool, and fresh files to talk through, where the command and its children
+//! can open them, and takes them away again. It does not know what they do.
 //!
 //! A private directory comes first; a descriptor of the tool under /proc is the way out where no
 //! directory is writable, or where none may hold code that runs (noexec). The test is the loader's
@@ -20,68 +20,111 @@ use std::path::{Path, PathBuf};
 
 pub static LIBRARY: &[u8] = include_bytes!(env!("WEIR_LIBRARY_PATH"));
 pub const LIBRARY_VERSION: &str = env!("WEIR_LIBRARY_VERSION");
-const LIBRARY_NAME: &str = "libweir.so.1";
+pub const LIBRARY_NAME: &str = "libweir.so.1";
+/// The helpers of `weir compare`; tool/native/ says what they do.
+pub static WITNESS: &[u8] = include_bytes!(env!("WEIR_WITNESS_PATH"));
+pub static LAUNCHER: &[u8] = include_bytes!(env!("WEIR_LAUNCHER_PATH"));
 
-/// The library and the wire file of one run. Dropping it deletes them, unless `keep` was called.
-pub struct Placed {
-    pub library: PathBuf,
-    pub wire_path: PathBuf,
-    pub wire: File,
+/// Where files of one run lie: a private directory if there is one. Dropping it deletes them, unless
+/// `keep` was called.
+pub struct Place {
     directory: Option<PathBuf>,
-    // An open descriptor is what keeps a library under /proc alive.
-    held: Option<File>,
+    // An open descriptor is what keeps a file under /proc alive.
+    held: Vec<File>,
 }
 
-impl Placed {
-    pub fn new() -> Result<Placed> {
+impl Place {
+    pub fn new() -> Place {
         let directory = candidates().into_iter().find_map(|parent| private_directory(&parent).ok());
-        match Placed::fill(directory.clone()) {
-            Ok(placed) => Ok(placed),
-            Err(error) => {
-                if let Some(directory) = directory {
-                    let _ = fs::remove_dir_all(directory);
-                }
-                Err(error)
-            }
-        }
+        Place { directory, held: Vec::new() }
     }
 
-    fn fill(directory: Option<PathBuf>) -> Result<Placed> {
-        let in_directory = directory.as_deref().and_then(|directory| library_file(directory).ok());
-        let (library, held) = match in_directory {
-            Some(path) => (path, None),
-            None => {
-                let file = library_memfd().context(
-                    "cannot place the library: no directory of XDG_RUNTIME_DIR, TMPDIR, /tmp, /var/tmp, /dev/shm is writable and allows execution; set TMPDIR to one that does",
-                )?;
-                (descriptor_path(&file), Some(file))
-            }
-        };
-        let (wire_path, wire) = wire_file(directory.as_deref()).context(
-            "cannot make the wire file: set TMPDIR to a directory that is writable and has space",
+    /// Puts a library or a program where it can be loaded and executed.
+    pub fn code(&mut self, name: &str, bytes: &[u8]) -> Result<PathBuf> {
+        if let Some(directory) = &self.directory
+            && let Ok(path) = code_file(directory, name, bytes)
+        {
+            return Ok(path);
+        }
+        let file = code_memfd(name, bytes).context(
+            "cannot place the library: no directory of XDG_RUNTIME_DIR, TMPDIR, /tmp, /var/tmp, /dev/shm is writable and allows execution; set TMPDIR to one that does",
         )?;
-        Ok(Placed { library, wire_path, wire, directory, held })
+        let path = descriptor_path(&file);
+        self.held.push(file);
+        Ok(path)
     }
 
-    /// The text by which /proc/PID/maps shows the library.
-    pub fn library_mark(&self) -> String {
-        match self.held {
-            Some(_) => format!("/memfd:{LIBRARY_NAME}"),
-            None => self.library.display().to_string(),
+    /// An empty file that is read and written by `mode`.
+    pub fn data(&self, name: &str, mode: u32) -> io::Result<(PathBuf, File)> {
+        match &self.directory {
+            Some(directory) => {
+                let path = directory.join(name);
+                let mut options = OpenOptions::new();
+                let file =
+                    options.read(true).write(true).create_new(true).mode(0o600).open(&path)?;
+                // Not subject to the umask.
+                file.set_permissions(Permissions::from_mode(mode))?;
+                Ok((path, file))
+            }
+            None => {
+                let file = File::from(rustix::fs::memfd_create(name, MemfdFlags::CLOEXEC)?);
+                Ok((descriptor_path(&file), file))
+            }
         }
     }
 
-    /// The directory if it has to stay, because processes that use the library are still running.
-    pub fn keep(mut self) -> Option<PathBuf> {
+    fn keep(mut self) -> Option<PathBuf> {
         self.directory.take()
     }
 }
 
-impl Drop for Placed {
+impl Drop for Place {
     fn drop(&mut self) {
         if let Some(directory) = &self.directory {
             let _ = fs::remove_dir_all(directory);
         }
+    }
+}
+
+/// The library and the wire file of one run.
+pub struct Placed {
+    pub library: PathBuf,
+    pub wire_path: PathBuf,
+    pub wire: File,
+    place: Place,
+}
+
+impl Placed {
+    pub fn new() -> Result<Placed> {
+        Placed::fill(Place::new())
+    }
+
+    fn fill(mut place: Place) -> Result<Placed> {
+        let library = place.code(LIBRARY_NAME, LIBRARY)?;
+        let (wire_path, wire) = place
+            .data("wire", 0o600)
+            .and_then(|(path, file)| {
+                wire::init(&file)?;
+                Ok((path, file))
+            })
+            .context(
+                "cannot make the wire file: set TMPDIR to a directory that is writable and has space",
+            )?;
+        Ok(Placed { library, wire_path, wire, place })
+    }
+
+    /// The text by which /proc/PID/maps shows the library.
+    pub fn library_mark(&self) -> String {
+        if self.library.starts_with("/proc") {
+            format!("/memfd:{LIBRARY_NAME}")
+        } else {
+            self.library.display().to_string()
+        }
+    }
+
+    /// The directory if it has to stay, because processes that use the library are still running.
+    pub fn keep(self) -> Option<PathBuf> {
+        self.place.keep()
     }
 }
 
@@ -122,35 +165,34 @@ fn private_directory(parent: &Path) -> io::Result<PathBuf> {
     Ok(path)
 }
 
-fn library_file(directory: &Path) -> io::Result<PathBuf> {
-    let path = directory.join(LIBRARY_NAME);
+fn code_file(directory: &Path, name: &str, bytes: &[u8]) -> io::Result<PathBuf> {
+    let path = directory.join(name);
     let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&path)?;
-    file.write_all(LIBRARY)?;
+    file.write_all(bytes)?;
     // Not subject to the umask.
     file.set_permissions(Permissions::from_mode(0o555))?;
     drop(file);
-    let checked = File::open(&path).and_then(|file| executable(&file));
+    let checked = File::open(&path).and_then(|file| executable(&file, bytes.len()));
     if checked.is_err() {
         let _ = fs::remove_file(&path);
     }
     checked.map(|()| path)
 }
 
-fn library_memfd() -> io::Result<File> {
+fn code_memfd(name: &str, bytes: &[u8]) -> io::Result<File> {
     let flags = MemfdFlags::CLOEXEC;
     // Kernels before 6.3 do not know the second flag; some newer ones demand it.
-    let fd: OwnedFd = rustix::fs::memfd_create(LIBRARY_NAME, flags | MemfdFlags::EXEC)
-        .or_else(|_| rustix::fs::memfd_create(LIBRARY_NAME, flags))?;
+    let fd: OwnedFd = rustix::fs::memfd_create(name, flags | MemfdFlags::EXEC)
+        .or_else(|_| rustix::fs::memfd_create(name, flags))?;
     let mut file = File::from(fd);
-    file.write_all(LIBRARY)?;
+    file.write_all(bytes)?;
     file.set_permissions(Permissions::from_mode(0o555))?;
-    executable(&file)?;
+    executable(&file, bytes.len())?;
     Ok(file)
 }
 
 /// The loader's own test: a noexec mount refuses an executable mapping.
-fn executable(file: &File) -> io::Result<()> {
-    let bytes = LIBRARY.len();
+fn executable(file: &File, bytes: usize) -> io::Result<()> {
     // SAFETY: a fresh private mapping that nobody reads is made and removed.
     unsafe {
         let flags = MapFlags::PRIVATE;
@@ -159,24 +201,6 @@ fn executable(file: &File) -> io::Result<()> {
         rustix::mm::munmap(address, bytes)?;
     }
     Ok(())
-}
-
-fn wire_file(directory: Option<&Path>) -> io::Result<(PathBuf, File)> {
-    let (path, file) = match directory {
-        Some(directory) => {
-            let path = directory.join("wire");
-            let mut options = OpenOptions::new();
-            options.read(true).write(true).create_new(true).mode(0o600);
-            let file = options.open(&path)?;
-            (path, file)
-        }
-        None => {
-            let file = File::from(rustix::fs::memfd_create("weir-wire", MemfdFlags::CLOEXEC)?);
-            (descriptor_path(&file), file)
-        }
-    };
-    wire::init(&file)?;
-    Ok((path, file))
 }
 
 /// A path for other processes, unlike /proc/self.
@@ -193,12 +217,13 @@ mod tests {
         let placed = Placed::new().expect("a place");
         assert_eq!(fs::read(&placed.library).expect("read"), LIBRARY);
         assert_eq!(wire::header(&placed.wire).expect("header").slots_claimed, 0);
-        let directory = placed.directory.clone().expect("a directory");
+        let directory = placed.place.directory.clone().expect("a directory");
         assert_eq!(fs::metadata(&directory).expect("stat").permissions().mode() & 0o066, 0);
         drop(placed);
         assert!(!directory.exists());
 
-        let placed = Placed::fill(None).expect("descriptors");
+        let placed =
+            Placed::fill(Place { directory: None, held: Vec::new() }).expect("descriptors");
         assert_eq!(fs::read(&placed.library).expect("read"), LIBRARY);
         assert!(File::open(&placed.wire_path).is_ok());
     }

@@ -3,6 +3,7 @@
 //!
 //! SPDX-License-Identifier: Apache-2.0
 
+mod compare;
 mod elf;
 mod errors;
 mod library;
@@ -43,6 +44,14 @@ enum Action {
         override_usage = "weir run [--json FILE] [--options NAME=VALUE:...] [--quiet | --report FILE] -- COMMAND [ARGUMENTS]..."
     )]
     Run(run::Args),
+    /// Compare a program's time and memory under several allocators
+    ///
+    /// Runs the command on the system's malloc, on weir, and on each allocator that is installed or named,
+    /// in interleaved rounds, with proof that its calls arrived there. Exit status: 0, 1 when a --fail-if
+    /// condition is met, 2 usage, 3 when runs failed, differed or were not proven, 125 other failure,
+    /// 126 not executable, 127 no such program.
+    #[command(override_usage = "weir compare [OPTIONS] -- COMMAND [ARGUMENTS]...")]
+    Compare(Box<compare::Args>),
     /// List the run-time options of the library
     Options,
     /// Print the versions of the tool and of the library inside it
@@ -73,6 +82,7 @@ fn main() -> ExitCode {
 fn act(action: Action) -> Result<End> {
     let text = match action {
         Action::Run(args) => return run::run(args),
+        Action::Compare(args) => return compare::compare(*args),
         Action::Options => options::listing(),
         Action::Version => format!(
             "weir {} (library {}, {})\n",

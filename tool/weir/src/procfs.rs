@@ -18,6 +18,8 @@ pub struct Stat {
     pub children_faults: u64,
     /// Clock ticks since boot. With the pid it names a process for good.
     pub start_ticks: u64,
+    /// Resident pages.
+    pub resident_pages: u64,
     /// Address of the stack's start, new with each exec; 0 where it may not be seen.
     pub start_stack: u64,
 }
@@ -42,6 +44,7 @@ fn parse_stat(text: &str) -> Option<Stat> {
         parent: field(4)?.parse().ok()?,
         children_faults: number(11)?,
         start_ticks: number(22)?,
+        resident_pages: number(24)?,
         start_stack: number(28)?,
     })
 }
@@ -129,10 +132,8 @@ mod tests {
     fn stat_is_parsed_past_any_name() {
         let stat = parse_stat(LINE).expect("a good line");
         assert_eq!((stat.name.as_str(), stat.state, stat.parent), ("a) (b c", 'S', 7));
-        assert_eq!(
-            (stat.children_faults, stat.start_ticks, stat.start_stack),
-            (1234, 5555, 140721)
-        );
+        assert_eq!((stat.children_faults, stat.start_ticks), (1234, 5555));
+        assert_eq!((stat.resident_pages, stat.start_stack), (219, 140721));
         for cut in 0..LINE.len() - 60 {
             let _ = parse_stat(&LINE[..cut]);
         }

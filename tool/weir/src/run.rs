@@ -127,7 +127,7 @@ pub fn run(args: Args) -> Result<End> {
     })
 }
 
-fn create(path: &Path) -> Result<(PathBuf, File)> {
+pub fn create(path: &Path) -> Result<(PathBuf, File)> {
     match File::create(path) {
         Ok(file) => Ok((path.to_path_buf(), file)),
         Err(error) => Err(Exit::error(
@@ -138,7 +138,7 @@ fn create(path: &Path) -> Result<(PathBuf, File)> {
 }
 
 /// The command has run: its status is worth more than the report.
-fn write_whole(path: &Path, mut file: File, text: &str) {
+pub fn write_whole(path: &Path, mut file: File, text: &str) {
     if let Err(error) = file.write_all(text.as_bytes()) {
         errors::say(format_args!("cannot write {}: {}", path.display(), reason(&error)));
     }
@@ -150,7 +150,7 @@ fn reason(error: &io::Error) -> String {
     text.split(" (os error").next().unwrap_or(&text).to_owned()
 }
 
-fn start_error(file: &Path, error: &io::Error) -> anyhow::Error {
+pub fn start_error(file: &Path, error: &io::Error) -> anyhow::Error {
     let shown = file.display();
     match error.raw_os_error() {
         Some(libc::ENOENT) => {

@@ -239,6 +239,17 @@ pub struct Waited {
     pub resident_max_bytes: u64,
 }
 
+/// What a status of wait says.
+pub fn change(status: i32) -> Change {
+    if libc::WIFSTOPPED(status) {
+        Change::Stopped(libc::WSTOPSIG(status))
+    } else if libc::WIFSIGNALED(status) {
+        Change::Killed(libc::WTERMSIG(status))
+    } else {
+        Change::Exited(libc::WEXITSTATUS(status))
+    }
+}
+
 /// A child that ended or stopped, without waiting for one.
 pub fn wait_any() -> Option<Waited> {
     let mut status = 0;
@@ -252,16 +263,9 @@ pub fn wait_any() -> Option<Waited> {
     if pid <= 0 {
         return None;
     }
-    let change = if libc::WIFSTOPPED(status) {
-        Change::Stopped(libc::WSTOPSIG(status))
-    } else if libc::WIFSIGNALED(status) {
-        Change::Killed(libc::WTERMSIG(status))
-    } else {
-        Change::Exited(libc::WEXITSTATUS(status))
-    };
     Some(Waited {
         pid,
-        change,
+        change: change(status),
         user: duration(usage.ru_utime),
         system: duration(usage.ru_stime),
         resident_max_bytes: usage.ru_maxrss.max(0) as u64 * 1024,

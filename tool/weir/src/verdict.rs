@@ -233,7 +233,9 @@ fn reason_without_slot(
     last: bool,
     context: &Context,
 ) -> Reason {
-    if let Some(reason) = program.facts.as_ref().and_then(|facts| reason_in_file(facts, context)) {
+    if let Some(reason) =
+        program.facts.as_ref().and_then(|facts| reason_in_file(facts, context.library_machine))
+    {
         return reason;
     }
     if program.hidden {
@@ -287,7 +289,8 @@ fn reason_without_slot(
     }
 }
 
-fn reason_in_file(facts: &Facts, context: &Context) -> Option<Reason> {
+/// Why a library of `machine` cannot be preloaded into this program, if its file says so.
+pub fn reason_in_file(facts: &Facts, machine: u16) -> Option<Reason> {
     let elf = match &facts.elf {
         Ok(elf) => elf,
         Err(elf::Error::Broken(_)) => {
@@ -298,7 +301,7 @@ fn reason_in_file(facts: &Facts, context: &Context) -> Option<Reason> {
     if elf.class == Class::Bits32 {
         return Some(reason("wrong_class", "32-bit program: the library is 64-bit"));
     }
-    if elf.machine != context.library_machine || !elf.little_endian {
+    if elf.machine != machine || !elf.little_endian {
         let name = machine_name(elf.machine);
         return Some(reason("other_machine", format!("built for another machine ({name})")));
     }
@@ -314,7 +317,7 @@ fn reason_in_file(facts: &Facts, context: &Context) -> Option<Reason> {
     })
 }
 
-fn sanitizer(name: &str) -> Reason {
+pub fn sanitizer(name: &str) -> Reason {
     reason("sanitizer", format!("built with {name}, whose own malloc comes first"))
 }
 
@@ -358,6 +361,7 @@ mod tests {
         let mut elf = elf::Facts {
             class: Class::Bits64,
             little_endian: true,
+            kind: elf::KIND_SHARED,
             machine: elf::MACHINE_X86_64,
             interpreter: Some("/lib64/ld-linux-x86-64.so.2".to_owned()),
             needed: Vec::new(),

@@ -342,6 +342,7 @@ impl Program {
             parent: 0,
             children_faults: 0,
             start_ticks: 0,
+            resident_pages: 0,
             start_stack: 1,
         };
         Program { facts: facts.map(Rc::new), ..new_program(exe.to_owned(), &stat) }

@@ -1,0 +1,205 @@
+//! What a comparison came to: per allocator its runs, and medians, ratios and the verdict from them. Used by
+//! everything that prints. Pure; it does not know how runs are made or shown.
+//!
+//! SPDX-License-Identifier: Apache-2.0
+
+use super::allocators::{Allocator, SYSTEM, WEIR};
+use super::measure::{Figures, Measure};
+use super::proof::Executable;
+use super::stats::{self, Estimate};
+use crate::units;
+
+/// One counted run.
+#[derive(Debug, Clone)]
+pub struct Round {
+    pub figures: Figures,
+    pub executables: Vec<Executable>,
+    pub series: Vec<(f64, u64)>,
+}
+
+#[derive(Debug, Clone)]
+pub struct Contender {
+    pub allocator: Allocator,
+    pub proven: bool,
+    pub evidence: String,
+    /// How its runs ended.
+    pub status: String,
+    /// Why it was left out of the comparison.
+    pub failure: Option<String>,
+    pub notes: Vec<String>,
+    pub rounds: Vec<Round>,
+    /// A hash of what each run wrote to stdout.
+    pub outputs: Vec<u64>,
+}
+
+impl Contender {
+    pub fn new(allocator: Allocator) -> Contender {
+        Contender {
+            allocator,
+            proven: false,
+            evidence: "it did not run".to_owned(),
+            status: "not run".to_owned(),
+            failure: None,
+            notes: Vec::new(),
+            rounds: Vec::new(),
+            outputs: Vec::new(),
+        }
+    }
+
+    pub fn name(&self) -> &str {
+        &self.allocator.name
+    }
+
+    /// In the comparison with figures.
+    pub fn counts(&self) -> bool {
+        self.failure.is_none() && !self.rounds.is_empty()
+    }
+
+    pub fn values(&self, measure: Measure) -> Vec<f64> {
+        self.rounds.iter().map(|round| measure.of(&round.figures)).collect()
+    }
+
+    pub fn estimate(&self, measure: Measure) -> Option<Estimate> {
+        stats::estimate(&self.values(measure))
+    }
+
+    /// The ratio to another, paired by round.
+    pub fn ratio(&self, base: &Contender, measure: Measure) -> Option<Estimate> {
+        if !self.counts() || !base.counts() {
+            return None;
+        }
+        stats::ratio(&self.values(measure), &base.values(measure))
+    }
+
+    /// The round whose time is nearest to the median.
+    pub fn median_round(&self) -> Option<&Round> {
+        let median = self.estimate(Measure::Time)?.median;
+        self.rounds.iter().min_by(|left, right| {
+            let distance = |round: &Round| (round.figures.wall_s - median).abs();
+            distance(left).total_cmp(&distance(right))
+        })
+    }
+}
+
+#[derive(Debug)]
+pub struct Outcome {
+    pub command: Vec<String>,
+    pub contenders: Vec<Contender>,
+    /// The user ended it before the last round.
+    pub interrupted: bool,
+    pub notes: Vec<String>,
+}
+
+impl Outcome {
+    pub fn contender(&self, name: &str) -> Option<&Contender> {
+        self.contenders.iter().find(|contender| contender.name() == name)
+    }
+
+    pub fn system(&self) -> Option<&Contender> {
+        self.contender(SYSTEM)
+    }
+
+    pub fn all_good(&self) -> bool {
+        self.contenders.iter().all(Contender::counts)
+    }
+
+    /// Those that are fastest: the best median, and all that cannot be told apart from it.
+    fn fastest(&self) -> Vec<&Contender> {
+        let time = |contender: &Contender| {
+            contender.estimate(Measure::Time).map_or(f64::INFINITY, |estimate| estimate.median)
+        };
+        let mut counted: Vec<&Contender> =
+            self.contenders.iter().filter(|contender| contender.counts()).collect();
+        counted.sort_by(|left, right| time(left).total_cmp(&time(right)));
+        let Some(best) = counted.first().copied() else { return Vec::new() };
+        counted.retain(|contender| {
+            contender.name() == best.name()
+                || contender.ratio(best, Measure::Time).is_none_or(|ratio| !differs(&ratio))
+        });
+        counted
+    }
+
+    /// One line: what the comparison says.
+    pub fn verdict(&self) -> String {
+        let counted = self.contenders.iter().filter(|contender| contender.counts()).count();
+        let mut text = match (self.contender(WEIR), self.system()) {
+            (Some(weir), _) if weir.failure.is_some() => {
+                format!("weir: no comparison: {}", weir.failure.as_deref().unwrap_or_default())
+            }
+            (_, Some(system)) if system.failure.is_some() => {
+                format!("no comparison: {}", system.failure.as_deref().unwrap_or_default())
+            }
+            (Some(weir), Some(system)) if weir.counts() && system.counts() => {
+                let part = |measure, less, more, noun| {
+                    weir.ratio(system, measure).map(|ratio| difference(&ratio, less, more, noun))
+                };
+                let time = part(Measure::Time, "less time", "more time", "time");
+                let peak =
+                    part(Measure::Peak, "less peak memory", "more peak memory", "peak memory");
+                let parts: Vec<String> = [time, peak].into_iter().flatten().collect();
+                format!("weir against system: {}", parts.join(", "))
+            }
+            _ if counted == 0 => "no comparison: no run was counted".to_owned(),
+            _ => String::new(),
+        };
+        let fastest: Vec<&str> = self.fastest().into_iter().map(Contender::name).collect();
+        if counted > 1 {
+            if !text.is_empty() {
+                text.push_str("; ");
+            }
+            if fastest.len() == counted && counted > 2 {
+                text.push_str(&format!("no fastest of {counted} can be told"));
+            } else if fastest.len() > 1 {
+                text.push_str(&format!(
+                    "fastest of {counted}, not told apart: {}",
+                    fastest.join(", ")
+                ));
+            } else {
+                text.push_str(&format!("fastest of {counted}: {}", fastest.join("")));
+            }
+        }
+        let failed: Vec<&str> =
+            self.contenders.iter().filter(|c| c.failure.is_some()).map(Contender::name).collect();
+        if counted > 0 && !failed.is_empty() {
+            text.push_str(&format!("; left out: {}", failed.join(", ")));
+        }
+        text
+    }
+}
+
+/// Whether the interval excludes that there is no difference.
+pub fn differs(ratio: &Estimate) -> bool {
+    ratio.interval.is_some_and(|interval| interval.low > 1.0 || interval.high < 1.0)
+}
+
+/// `8 % less time (4 to 11 %)`, or that none can be told.
+fn difference(ratio: &Estimate, less: &str, more: &str, noun: &str) -> String {
+    let change = (ratio.median - 1.0) * 100.0;
+    let Some(interval) = ratio.interval else {
+        return format!("{} {noun}, too few rounds to be sure", signed(change));
+    };
+    let (low, high) = ((interval.low - 1.0) * 100.0, (interval.high - 1.0) * 100.0);
+    if interval.high < 1.0 {
+        format!("{} {less} ({} to {})", units::percent(-change), plain(-high), units::percent(-low))
+    } else if interval.low > 1.0 {
+        format!("{} {more} ({} to {})", units::percent(change), plain(low), units::percent(high))
+    } else {
+        format!("no difference in {noun} beyond noise ({} to {} %)", sign(low), sign(high))
+    }
+}
+
+/// `-8.1 %`.
+pub fn signed(percent: f64) -> String {
+    format!("{} %", sign(percent))
+}
+
+/// `-8.1`, `+0.4`, `+12`, `0.0`.
+pub fn sign(percent: f64) -> String {
+    let digits = if percent.abs() >= 9.95 { 0 } else { 1 };
+    // What rounds to nothing has no sign.
+    if percent.abs() < 0.05 { "0.0".to_owned() } else { format!("{percent:+.digits$}") }
+}
+
+fn plain(percent: f64) -> String {
+    units::percent(percent).trim_end_matches(" %").to_owned()
+}
