@@ -12,13 +12,19 @@ if(WEIR_TOOL STREQUAL "CARGO")
     message(FATAL_ERROR "the tool has libweir.so.1 inside: WEIR_TOOL=CARGO needs WEIR_SHARED=ON")
   endif()
   find_program(WEIR_CARGO cargo REQUIRED)
-  set(WEIR_TOOL_PROGRAM ${PROJECT_BINARY_DIR}/tool/release/weir)
+  set(WEIR_CARGO_PROFILE release CACHE STRING "cargo's profile for the tool")
+  set(WEIR_CARGO_FOLDER ${PROJECT_BINARY_DIR}/tool CACHE PATH "where cargo builds the tool")
+  set(profile_folder ${WEIR_CARGO_PROFILE})
+  if(profile_folder STREQUAL "dev")
+    set(profile_folder debug) # cargo's one profile whose folder has another name
+  endif()
+  set(WEIR_TOOL_PROGRAM ${WEIR_CARGO_FOLDER}/${profile_folder}/weir)
   # Cargo finds out itself what has changed, so it is asked each time.
   add_custom_target(weir_tool_program ALL
                     COMMAND ${CMAKE_COMMAND} -E env WEIR_LIBRARY=$<TARGET_FILE:weir>
-                            ${WEIR_CARGO} build --release --locked
+                            ${WEIR_CARGO} build --profile ${WEIR_CARGO_PROFILE} --locked
                             --manifest-path ${PROJECT_SOURCE_DIR}/tool/Cargo.toml
-                            --target-dir ${PROJECT_BINARY_DIR}/tool
+                            --target-dir ${WEIR_CARGO_FOLDER}
                     BYPRODUCTS ${WEIR_TOOL_PROGRAM} DEPENDS weir weir_native USES_TERMINAL VERBATIM)
 else()
   get_filename_component(WEIR_TOOL_PROGRAM ${WEIR_TOOL} ABSOLUTE BASE_DIR ${CMAKE_BINARY_DIR})
