@@ -12,7 +12,7 @@ clang++-19 -c -o one.o one.s
 sha256sum one.s one.o
 if [ "$SCALE" -ge 10 ]; then
     for level in 0 2 3; do
-        clang++-19 -w -std=gnu++20 -O$level -g -c -o two.o cxx_input.cpp
+        clang++-19 -w -std=gnu++20 -O$level -g -fdebug-compilation-dir=. -c -o two.o cxx_input.cpp
         sha256sum two.o
     done
 fi
