@@ -1,5 +1,5 @@
-# stage.cmake: what Debian asks of a package and an installed tree does not have: compressed pages, the
-# changelog, the copyright file.
+# stage.cmake: what Debian asks of a package and an installed tree does not have: stripped programs,
+# compressed pages, the changelog, the copyright file.
 #
 # Who may call it: cpack, when the components are staged and before they are packed. Other generators
 # than DEB are left alone. It deliberately does not know what the packages hold.
@@ -21,6 +21,10 @@ foreach(pair IN LISTS CPACK_WEIR_DEB_PACKAGES)
   file(COPY ${CPACK_WEIR_DEB_FILES}/copyright DESTINATION ${doc})
   configure_file(${CPACK_WEIR_DEB_FILES}/changelog ${doc}/changelog.Debian COPYONLY)
   stage_gzip(${doc}/changelog.Debian)
+  file(GLOB programs ${root}/bin/*)
+  foreach(program IN LISTS programs) # what CMake has not built itself, it does not strip
+    execute_process(COMMAND ${CPACK_WEIR_STRIP} ${program} COMMAND_ERROR_IS_FATAL ANY)
+  endforeach()
   file(GLOB_RECURSE pages ${root}/share/man/*.[1-9])
   foreach(page IN LISTS pages)
     stage_gzip(${page})

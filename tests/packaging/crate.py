@@ -49,8 +49,9 @@ def packaged(bench):
         status, out, error = bench.run("cargo", "test", "--locked", *features, cwd=inside, env=offline)
         passed = sum(int(n) for n in re.findall(r"^test result: ok\. (\d+) passed", out, re.M))
         bench.check(f"{what}: the package's own tests pass", status == 0 and passed >= 11, out + error)
-    for tool in (["fmt", "--check"], ["clippy", "--locked", "--all-targets", "--all-features", "--", "-D", "warnings"]):
-        status, out, error = bench.run("cargo", *tool, cwd=inside, env=offline)
+    lints = ["clippy", "--locked", "--all-targets", "--all-features", "--", "-D", "warnings"]
+    for tool, folder in ((["fmt", "--check"], CRATE), (lints, inside)):
+        status, out, error = bench.run("cargo", *tool, cwd=folder, env=offline)
         bench.check(f"crate: cargo {tool[0]} has nothing to say", status == 0, out + error)
     stranger(bench, work, inside, offline)
 
@@ -71,9 +72,10 @@ def stranger(bench, work, inside, offline):
         status, out, error = bench.run(program)
         bench.check(f"{what}: runs on weir", status == 0 and re.match(r"weir [\d.]+: \d{4,} calls", out), out + error)
         defined = set(re.findall(r" [TW] (\w+)$", bench.must("nm", program), re.M))
-        both = {"malloc", "free", "realloc", "_Znwm"} & defined
-        bench.check(f"{what}: {'replaces' if replaced else 'leaves'} libc's malloc", len(both) == (4 if replaced else 0),
-                    both)
+        # C++'s operators are there too where somebody calls them; this program has no C++.
+        taken = {"malloc", "free", "realloc"} & defined
+        bench.check(f"{what}: {'replaces' if replaced else 'leaves'} libc's malloc", len(taken) == (3 if replaced else 0),
+                    taken)
 
 
 def names(bench):
