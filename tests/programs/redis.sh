@@ -1,9 +1,12 @@
 # redis.sh: redis under redis-benchmark, then a scripted load whose keyspace digest is compared.
 #
-# Who may call it: run.py. Debian links redis with jemalloc as a shared library: a preloaded malloc comes before it,
-# and glibc's does in the run to compare with.
+# Who may call it: run.py. Debian links redis with jemalloc as a shared library: a preloaded malloc comes before it and
+# takes its calls over. The first run compares with jemalloc as it comes, and the proof that calls went there; the second
+# with glibc's malloc, preloaded.
 #
-# program: reach=redis-server|redis-check-rdb,redis-benchmark,redis-cli needs=redis-server:redis-server,redis-benchmark:redis-tools input=commands baseline=libc.so.6
+# program: name=jemalloc served=libjemalloc.so.2 reach=redis-server|redis-check-rdb,redis-benchmark,redis-cli main=redis-server|redis-check-rdb rounds=2 needs=redis-server:redis-server,redis-benchmark:redis-tools input=commands
+# program: name=glibc baseline=libc.so.6 reach=redis-server|redis-check-rdb,redis-benchmark,redis-cli main=redis-server|redis-check-rdb rounds=2 needs=redis-server:redis-server,redis-benchmark:redis-tools input=commands
+# version: redis-server --version
 #
 # SPDX-License-Identifier: Apache-2.0
 redis-server --port "$PORT" --bind 127.0.0.1 --save "" --appendonly no --enable-debug-command yes --dir . --daemonize no \

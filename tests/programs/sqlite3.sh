@@ -3,6 +3,7 @@
 # Who may call it: run.py.
 #
 # program: reach=sqlite3 needs=sqlite3:sqlite3 input=table
+# version: sqlite3 --version
 #
 # SPDX-License-Identifier: Apache-2.0
 sqlite3 -batch data.db <<SQL
