@@ -11,9 +11,11 @@ Who may call it: a developer, the stage `peers` of ./test. For each peer:
   counts    under gdb: each entry point of the peer was entered at least as often as it was called, libc's own never
   threads   both, with blocks that four threads make, pass on and free
   python    under gdb: python3 gives the same result as without the peer, and as above
+  state     only where the peer has a function that says so: it runs as it is meant to
 
 Of a row of peers.toml it reads: witness (proof/witness.h); forwarded, entry points that the peer leaves to libc or
-libstdc++, which call the peer's others; missing, functions that the peer does not have, so that calls of them stay with libc.
+libstdc++, which call the peer's others; missing, functions that the peer does not have, so that calls of them stay with libc;
+state, a bool function of no arguments.
 It deliberately does not know how a peer was built, and trusts nothing that the manifest says but path and environment.
 
 SPDX-License-Identifier: Apache-2.0
@@ -43,6 +45,7 @@ FAULTS = {
     "no_calloc": ("entries", "calloc lies in"),
     "yes_man": ("entries", "strangers"),
     "hollow": ("counts", "libc"),
+    "asleep": ("state", "says no"),
 }
 
 
@@ -103,7 +106,7 @@ class Peer:
     def __init__(self, row, path, environment):
         self.name, self.path = row["name"], os.path.realpath(path)
         self.environment = {**environment, "LD_PRELOAD": self.path}
-        self.witness = row["witness"]
+        self.witness, self.state = row["witness"], row.get("state")
         self.forwarded, self.missing = set(row.get("forwarded", [])), row.get("missing", [])
 
     def probed(self, proofs, mode):
@@ -225,7 +228,26 @@ def check_python(peer, proofs):
     return counts_hold(peer, peer.counted(proofs, proofs.python(peer.witness), names), {"malloc": int(blocks), "free": int(blocks)})
 
 
-CHECKS = {"entries": check_entries, "counts": check_counts, "threads": check_threads, "python": check_python}
+STATE_PROGRAM = """
+import ctypes, sys
+function = ctypes.CDLL(None)[sys.argv[1]]
+function.restype = ctypes.c_bool
+print(function())
+"""
+
+
+def check_state(peer, proofs):
+    del proofs
+    if ran([sys.executable, "-c", STATE_PROGRAM, peer.state], peer.environment).strip() != "True":
+        raise Failure(f"{peer.state} says no")
+    return f"{peer.state} says yes"
+
+
+CHECKS = {"entries": check_entries, "counts": check_counts, "threads": check_threads, "python": check_python, "state": check_state}
+
+
+def checks_of(peer):
+    return [check for check in CHECKS if check != "state" or peer.state]
 
 
 def outcome(check, peer, proofs):
@@ -245,7 +267,7 @@ def self_test(proofs):
         passed, failed = passed + good, failed + (not good)
         print(f"{'ok     ' if good else 'FAILED '} {what:<22} {said}", flush=True)
 
-    row = {"name": "broken", "witness": "owns:broken_owns:1"}
+    row = {"name": "broken", "witness": "owns:broken_owns:1", "state": "broken_awake"}
     sound = Peer(row, proofs.broken("none"), {})
     for check in CHECKS:
         good, said = outcome(check, sound, proofs)
@@ -275,7 +297,7 @@ def proven(proofs, directory, names):
             print(f"FAILED  {row['name']:<22} absent: {reasons.get(row['name'], f'not in {directory}/peers.json; build.py makes it')}", flush=True)
             continue
         peer = Peer(row, made[row["name"]]["path"], made[row["name"]]["environment"])
-        for check in CHECKS:
+        for check in checks_of(peer):
             good, said = outcome(check, peer, proofs)
             passed, failed = passed + good, failed + (not good)
             print(f"{'ok     ' if good else 'FAILED '} {peer.name:<22} {check:<8} {said}", flush=True)

@@ -28,6 +28,9 @@
 #ifndef FAULT_yes_man /* its witness says yes to everything */
 #    define FAULT_yes_man 0
 #endif
+#ifndef FAULT_asleep /* it does not run as it is meant to */
+#    define FAULT_asleep 0
+#endif
 
 extern "C" {
 void* __libc_malloc(std::size_t);
@@ -72,6 +75,7 @@ bool in_arena(const void* block) {
 extern "C" void* unused_malloc(std::size_t size) { return block_new(size, HEADER_BYTES); }
 #else
 extern "C" {
+bool broken_awake() { return !FAULT_asleep; }
 int broken_owns(const void* block) { return FAULT_yes_man || in_arena(block); }
 void* malloc(std::size_t size) { return block_new(size, HEADER_BYTES); }
 void free(void* block) { block_free(block); }
