@@ -68,9 +68,10 @@ def configure(bench, name, prefix, languages, kinds, *options):
     return folder, status, out + error
 
 
-def consume(bench, name, prefix, languages, kinds, *options):
-    """A fresh project is configured, built and run: its folder, or None when that already failed."""
-    folder, status, text = configure(bench, name, prefix, languages, kinds, *options)
+def consume(bench, name, prefix, languages, kinds, *options, own=""):
+    """A fresh project is configured, built and run: its folder, or None when that already failed. `own`: the
+    kinds that a program with operators of its own links too."""
+    folder, status, text = configure(bench, name, prefix, languages, kinds, *options, f"-DOWN={own}")
     if not bench.check(f"{name}: configures", status == 0, text):
         return None
     status, out, error = bench.run("cmake", "--build", folder, "--", "-j2")
@@ -83,6 +84,9 @@ def consume(bench, name, prefix, languages, kinds, *options):
             symbols["_Znwm"] = home
         bench.probe(f"{name}: weir::{kind} runs on weir", folder / f"probe_{kind}", symbols)
         bench.quiet(f"{name}: weir::{kind} is linked even where nobody says malloc", folder / f"quiet_{kind}")
+    for kind in filter(None, own.split(";")):
+        bench.probe(f"{name}: weir::{kind} with a program's own operator new", folder / f"own_{kind}",
+                    {"malloc": SHARED_HOME if kind == "weir" else f"own_{kind}"})
     return folder
 
 
@@ -98,8 +102,9 @@ def cmake_packages(bench):
     kinds = "weir;static;object"
     as_needed = "-DCMAKE_EXE_LINKER_FLAGS=-Wl,--as-needed"
     consume(bench, "c", bench.moved, "C", kinds, "-DVERSION=0.1", as_needed)
-    consume(bench, "cxx", bench.moved, "CXX", kinds, "-DCOMPONENTS=object", as_needed)
-    consume(bench, "mixed-strict", bench.moved, "C;CXX", "object", "-DCMAKE_BUILD_TYPE=Debug", *STRICT)
+    consume(bench, "cxx", bench.moved, "CXX", kinds, "-DCOMPONENTS=object", as_needed, own="weir;static")
+    consume(bench, "mixed-strict", bench.moved, "C;CXX", "object", "-DCMAKE_BUILD_TYPE=Debug", "-DWEAK=ON", *STRICT,
+            own="object")
     refused(bench, "C++ alone is told to add C", bench.moved, "CXX", "object", ["needs the language C"])
     refused(bench, "an unknown component is refused", bench.moved, "C", "weir",
             ["no component shiny", "has the components shared, static and object"], "-DCOMPONENTS=shiny")
@@ -162,7 +167,7 @@ def vendored(bench):
         if folder is None:
             continue
         bench.check(f"{name}: builds nothing else", not list(folder.rglob(absent)), list(folder.rglob(absent)))
-        bench.check(f"{name}: builds no tests", not list(folder.rglob("weir_unit*")))
+        bench.check(f"{name}: builds no tests", not list(folder.rglob("*gtest*")))
         staged = bench.build / f"{name}-installed"
         bench.must("cmake", "--install", folder, "--prefix", staged)
         bench.check(f"{name}: installs nothing", not staged.exists() or not files_below(staged))
