@@ -56,6 +56,11 @@ enum Action {
     Options,
     /// Print the versions of the tool and of the library inside it
     Version,
+    /// Print the man page weir(1), or write it and those of the subcommands into a directory
+    Man {
+        /// Where weir.1, weir-run.1 and the others are written
+        dir: Option<std::path::PathBuf>,
+    },
     /// Print the completion script for a shell
     Completions { shell: clap_complete::Shell },
 }
@@ -90,6 +95,18 @@ fn act(action: Action) -> Result<End> {
             library::LIBRARY_VERSION,
             units::bytes(library::LIBRARY.len() as u64)
         ),
+        Action::Man { dir: Some(dir) } => {
+            clap_mangen::generate_to(Cli::command(), &dir)
+                .with_context(|| format!("cannot write man pages into {}", dir.display()))?;
+            return Ok(End::Code(0));
+        }
+        Action::Man { dir: None } => {
+            let mut page = Vec::new();
+            clap_mangen::Man::new(Cli::command())
+                .render(&mut page)
+                .context("cannot make the page")?;
+            String::from_utf8_lossy(&page).into_owned()
+        }
         Action::Completions { shell } => {
             let mut script = Vec::new();
             clap_complete::generate(shell, &mut Cli::command(), "weir", &mut script);
@@ -116,17 +133,18 @@ fn usage(error: &clap::Error) -> ExitCode {
         text.lines().map(str::trim).take_while(|line| !line.is_empty()).collect();
     let first = first.join(" ");
     let first = first.strip_prefix("error: ").unwrap_or(&first);
+    let known = ["run", "compare"];
+    let named = std::env::args().nth(1);
+    let action = known.into_iter().find(|name| named.as_deref() == Some(name)).unwrap_or("run");
     errors::say(match error.kind() {
         ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand | ErrorKind::MissingSubcommand => {
             "nothing to do: 'weir run -- PROGRAM' runs a program, 'weir --help' lists the rest"
                 .into()
         }
-        ErrorKind::MissingRequiredArgument
-            if std::env::args_os().nth(1).is_some_and(|a| a == "run") =>
-        {
-            "no command: write 'weir run -- PROGRAM ARGUMENTS'".into()
+        ErrorKind::MissingRequiredArgument if first.contains("<COMMAND>") => {
+            format!("no command: write 'weir {action} -- PROGRAM ARGUMENTS'")
         }
-        _ => format!("{first}; 'weir --help' and 'weir run --help' show the usage"),
+        _ => format!("{first}; 'weir --help' and 'weir {action} --help' show the usage"),
     });
     ExitCode::from(errors::USAGE)
 }

@@ -212,7 +212,7 @@ fn reason_with_slot(
         return sanitizer(name);
     }
     if facts.is_some_and(Facts::defines_malloc) {
-        return reason("own_malloc", "has a malloc of its own linked in, which comes first");
+        return own_malloc();
     }
     let environment = program.and_then(|program| program.environment.as_ref());
     if let Some(Preload::Behind(first)) = environment.map(|environment| &environment.preload) {
@@ -315,6 +315,10 @@ pub fn reason_in_file(facts: &Facts, machine: u16) -> Option<Reason> {
     interpreter.contains("ld-musl").then(|| {
         reason("musl", "linked with musl: the library is built for glibc and was not loaded")
     })
+}
+
+pub fn own_malloc() -> Reason {
+    reason("own_malloc", "has a malloc of its own linked in, which comes first")
 }
 
 pub fn sanitizer(name: &str) -> Reason {

@@ -4,60 +4,18 @@
 //!
 //! SPDX-License-Identifier: Apache-2.0
 
+mod common;
+
+use common::{Scratch, WEIR, compile, output, text, tool};
 use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
 use serde_json::Value;
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
-
-const WEIR: &str = env!("CARGO_BIN_EXE_weir");
-
-/// A directory of one test, removed with all that is in it.
-struct Scratch(PathBuf);
-
-impl Scratch {
-    fn new() -> Scratch {
-        // Sync: relaxed, only the number matters.
-        static NEXT: AtomicU32 = AtomicU32::new(0);
-        let name =
-            format!("weir-test-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
-        let path = std::env::temp_dir().join(name);
-        fs::create_dir(&path).expect("a scratch directory");
-        Scratch(path)
-    }
-
-    fn path(&self, name: &str) -> PathBuf {
-        self.0.join(name)
-    }
-}
-
-impl Drop for Scratch {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0);
-    }
-}
-
-fn tool(arguments: &[&str]) -> Command {
-    let mut command = Command::new(WEIR);
-    for name in ["LD_PRELOAD", "WEIR_OPTIONS", "WEIR_WIRE"] {
-        command.env_remove(name);
-    }
-    command.args(arguments);
-    command
-}
-
-fn output(arguments: &[&str]) -> Output {
-    tool(arguments).output().expect("the tool starts")
-}
-
-fn text(bytes: &[u8]) -> String {
-    String::from_utf8_lossy(bytes).into_owned()
-}
 
 /// Runs a command with --json and gives its output and the JSON.
 fn json(command: &[&str]) -> (Output, Value) {
@@ -87,15 +45,6 @@ fn real(name: &str) -> String {
     let output = Command::new("sh").args(["-c", &format!("command -v {name}")]).output();
     let path = text(&output.expect("sh").stdout);
     Path::new(path.trim()).canonicalize().expect("it exists").display().to_string()
-}
-
-fn compile(scratch: &Scratch, name: &str, source: &str, flags: &[&str]) -> PathBuf {
-    let (input, program) = (scratch.path(&format!("{name}.c")), scratch.path(name));
-    fs::write(&input, source).expect("write");
-    let result = Command::new("cc").args(flags).arg("-o").arg(&program).arg(&input).output();
-    let result = result.expect("this test needs a C compiler by the name of cc");
-    assert!(result.status.success(), "cc {flags:?} failed: {}", text(&result.stderr));
-    program
 }
 
 // ---- exit codes and errors -------------------------------------------------------------------

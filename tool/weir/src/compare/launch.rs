@@ -8,6 +8,7 @@ use super::sample::{Sampler, Seen};
 use super::server::{self, Server};
 use super::witness::{self, Slot};
 use crate::library::{LAUNCHER, Place, WITNESS};
+use crate::program;
 use crate::sys::{self, Change, Signals};
 use anyhow::{Context, Result, bail};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -34,6 +35,8 @@ pub struct Stage<'a> {
     /// The file to execute and the command's arguments, its own name first.
     pub file: PathBuf,
     pub arguments: Vec<OsString>,
+    /// The program that the kernel runs for the file: itself, or a script's interpreter.
+    image: PathBuf,
     pub input: Option<PathBuf>,
     pub timeout: Option<Duration>,
     pub server: Option<Server>,
@@ -109,8 +112,10 @@ impl<'a> Stage<'a> {
         let (evidence_path, evidence) = place.data("evidence", mode).context(help)?;
         let (_, stdout) = place.data("stdout", 0o600).context(help)?;
         let (_, stderr) = place.data("stderr", 0o600).context(help)?;
+        let image = program::image(&file).path;
         Ok(Stage {
             signals,
+            image,
             file,
             arguments,
             input: None,
@@ -151,7 +156,8 @@ impl<'a> Stage<'a> {
         let ended = run.ended.unwrap_or_default();
         let header = witness::header(&self.evidence)?;
         let slots = witness::slots(&self.evidence, &header)?;
-        let Run { sampler, root, .. } = run;
+        let Run { mut sampler, root, .. } = run;
+        sampler.know_root(&self.image);
         Ok(Trial {
             end,
             wall,
@@ -456,8 +462,12 @@ impl Run<'_> {
             Some(ended) => end_of(ended.status),
             None => return failed("did not stop: SIGKILL was needed; see --stop-signal".into()),
         };
+        // By the signal, with the status that a shell gives for it, or in peace.
+        let signal = server.stop_signal;
         let end = match ended {
-            End::Killed(signal) if signal == server.stop_signal => End::Stopped,
+            End::Exited(0) => End::Stopped,
+            End::Exited(code) if code == 128 + signal => End::Stopped,
+            End::Killed(killed_by) if killed_by == signal => End::Stopped,
             other => other,
         };
         Ok((end, wall, settled))
@@ -468,18 +478,16 @@ impl Run<'_> {
         Ok(!self.follow_until(Some(time), |_| Ok(false))?)
     }
 
+    /// Asks the command to end, then whatever it leaves behind; a server in the background is left behind.
     fn stop(&mut self, server: &Server) -> Result<()> {
         if self.ended.is_none() {
             sys::kill(self.root, server.stop_signal);
-        } else {
-            // It went into the background: its processes are the launcher's children now.
-            for pid in self.sampler.descendants() {
-                sys::kill(pid, server.stop_signal);
-            }
+            self.follow_until(Some(server.grace), |run| Ok(run.ended.is_some()))?;
         }
-        self.follow_until(Some(server.grace), |run| {
-            Ok(run.ended.is_some() && run.sampler.processes == 0)
-        })?;
+        for pid in self.sampler.descendants() {
+            sys::kill(pid, server.stop_signal);
+        }
+        self.follow_until(Some(server.grace), |_| Ok(false))?;
         Ok(())
     }
 

@@ -35,6 +35,18 @@ impl Machine {
     }
 }
 
+/// A warning where other programs use the processors, which makes times differ without a reason.
+pub fn busy() -> Option<String> {
+    let load = fs::read_to_string("/proc/loadavg").ok()?;
+    let load: f64 = load.split_whitespace().next()?.parse().ok()?;
+    let processors = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+    (load > processors as f64 / 2.0).then(|| {
+        format!(
+            "at the start {load:.1} programs wanted the {processors} processors: expect noise in times"
+        )
+    })
+}
+
 /// The value of the first line that begins with `name`.
 fn field(text: &str, name: &str, separator: char) -> Option<String> {
     let line = text.lines().find_map(|line| line.strip_prefix(name))?;

@@ -189,7 +189,7 @@ pub fn compare(args: Args) -> Result<End> {
         prepare: args.prepare.as_deref(),
         reference: None,
         runs: 0,
-        notes: Vec::new(),
+        notes: machine::busy().into_iter().collect(),
     };
     let interrupted = match comparison.rounds(args.warmup, args.rounds, args.time_budget) {
         Ok(()) => None,
@@ -370,7 +370,8 @@ impl Comparison<'_> {
                 continue;
             }
             let name = self.contenders[at].name().to_owned();
-            self.progress.run(self.runs, all * self.contenders.len() as u64, round as usize, &name);
+            let all = all * self.contenders.len() as u64;
+            self.progress.run(self.runs, all, round, &name);
             self.trial(at, round > 0)?;
             self.runs += 1;
         }

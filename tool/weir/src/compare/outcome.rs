@@ -81,6 +81,18 @@ impl Contender {
     }
 }
 
+/// The command as one would type it.
+pub fn quoted(command: &[String]) -> String {
+    let plain = |c: char| c.is_ascii_alphanumeric() || "-_./=:,+@%".contains(c);
+    let words = command.iter().map(|word| {
+        if !word.is_empty() && word.chars().all(plain) {
+            return word.clone();
+        }
+        format!("'{}'", word.replace('\'', "'\\''").replace(char::is_control, " "))
+    });
+    words.collect::<Vec<String>>().join(" ")
+}
+
 #[derive(Debug)]
 pub struct Outcome {
     pub command: Vec<String>,
@@ -134,9 +146,14 @@ impl Outcome {
                     weir.ratio(system, measure).map(|ratio| difference(&ratio, less, more, noun))
                 };
                 let time = part(Measure::Time, "less time", "more time", "time");
+                // Where other programs disturb the clock, the processor's time may still tell.
+                let told = |measure| weir.ratio(system, measure).is_some_and(|r| differs(&r));
+                let cpu = (!told(Measure::Time) && told(Measure::Cpu))
+                    .then(|| part(Measure::Cpu, "less CPU time", "more CPU time", "CPU time"))
+                    .flatten();
                 let peak =
                     part(Measure::Peak, "less peak memory", "more peak memory", "peak memory");
-                let parts: Vec<String> = [time, peak].into_iter().flatten().collect();
+                let parts: Vec<String> = [time, cpu, peak].into_iter().flatten().collect();
                 format!("weir against system: {}", parts.join(", "))
             }
             _ if counted == 0 => "no comparison: no run was counted".to_owned(),
@@ -202,4 +219,106 @@ pub fn sign(percent: f64) -> String {
 
 fn plain(percent: f64) -> String {
     units::percent(percent).trim_end_matches(" %").to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::stats::Interval;
+    use super::*;
+
+    fn contender(name: &str, times: &[f64], peak: u64) -> Contender {
+        let allocator = Allocator { name: name.to_owned(), ..Allocator::default() };
+        let rounds = times.iter().map(|wall_s| Round {
+            figures: Figures {
+                wall_s: *wall_s,
+                cpu_s: *wall_s,
+                user_s: *wall_s,
+                system_s: 0.0,
+                peak_bytes: peak,
+                peak_process_bytes: peak,
+                final_bytes: peak,
+                minor_faults: 1,
+                major_faults: 0,
+                context_switches: 0,
+            },
+            executables: Vec::new(),
+            series: vec![(*wall_s, peak)],
+        });
+        Contender { proven: true, rounds: rounds.collect(), ..Contender::new(allocator) }
+    }
+
+    fn outcome(contenders: Vec<Contender>) -> Outcome {
+        Outcome { command: vec!["x".to_owned()], contenders, interrupted: false, notes: Vec::new() }
+    }
+
+    const NOISY: [f64; 6] = [1.0, 1.1, 0.9, 1.0, 1.1, 0.9];
+
+    fn times(factor: f64) -> Vec<f64> {
+        NOISY.iter().map(|time| time * factor).collect()
+    }
+
+    #[test]
+    fn a_clear_result_is_told_with_its_interval() {
+        let three = outcome(vec![
+            contender("system", &NOISY, 100),
+            contender("weir", &times(0.92), 112),
+            contender("other", &times(0.8), 100),
+        ]);
+        assert_eq!(
+            three.verdict(),
+            "weir against system: 8.0 % less time (8.0 to 8.0 %), 12 % more peak memory (12 to 12 %); fastest of 3: other"
+        );
+    }
+
+    #[test]
+    fn a_loss_is_told_as_plainly() {
+        let two =
+            outcome(vec![contender("system", &NOISY, 100), contender("weir", &times(1.5), 100)]);
+        let verdict = two.verdict();
+        assert!(verdict.contains("50 % more time (50 to 50 %)"), "{verdict}");
+        assert!(verdict.contains("no difference in peak memory"), "{verdict}");
+        assert!(verdict.ends_with("fastest of 2: system"), "{verdict}");
+    }
+
+    #[test]
+    fn noise_is_no_result() {
+        let mut reversed = NOISY.to_vec();
+        reversed.reverse();
+        let two =
+            outcome(vec![contender("system", &NOISY, 100), contender("weir", &reversed, 100)]);
+        let verdict = two.verdict();
+        assert!(verdict.contains("no difference in time beyond noise"), "{verdict}");
+        assert!(verdict.contains("not told apart"), "{verdict}");
+        let few = outcome(vec![contender("system", &[1.0], 100), contender("weir", &[0.5], 100)]);
+        assert!(
+            few.verdict().contains("-50 % time, too few rounds to be sure"),
+            "{}",
+            few.verdict()
+        );
+    }
+
+    #[test]
+    fn what_failed_is_not_compared() {
+        let mut broken = contender("weir", &times(0.1), 1);
+        broken.failure = Some("killed by SIGSEGV".to_owned());
+        let verdict = outcome(vec![contender("system", &NOISY, 100), broken]).verdict();
+        assert!(verdict.starts_with("weir: no comparison: killed by SIGSEGV"), "{verdict}");
+        assert!(verdict.ends_with("left out: weir"), "{verdict}");
+        assert!(!verdict.contains("fastest"), "{verdict}");
+        assert_eq!(outcome(Vec::new()).verdict(), "no comparison: no run was counted");
+    }
+
+    #[test]
+    fn signs_and_words() {
+        assert_eq!(
+            (sign(-0.04), sign(12.34), sign(-8.06)),
+            ("0.0".into(), "+12".into(), "-8.1".into())
+        );
+        let ratio = |low, high| Estimate { median: 1.0, interval: Some(Interval { low, high }) };
+        assert!(
+            differs(&ratio(1.01, 1.02)) && differs(&ratio(0.9, 0.99)) && !differs(&ratio(0.9, 1.1))
+        );
+        let words = ["a b", "", "it's", "-x=1"].map(str::to_owned);
+        assert_eq!(quoted(&words), r"'a b' '' 'it'\''s' -x=1");
+    }
 }

@@ -3,7 +3,9 @@
 //!
 //! SPDX-License-Identifier: Apache-2.0
 
-use super::outcome::Outcome;
+use super::allocators::WEIR;
+use super::outcome::{Outcome, quoted};
+use crate::units;
 use anyhow::{Result, anyhow};
 use plotters::prelude::*;
 
@@ -18,12 +20,13 @@ const COLOURS: [RGBColor; 7] = [
     RGBColor(230, 159, 0),
     RGBColor(86, 180, 233),
 ];
-const TITLE_CHARS: usize = 70;
+const TITLE_CHARS: usize = 64;
 /// More points than this are not seen.
 const POINTS_MAX: usize = 2000;
 
 struct Line {
-    name: String,
+    is_weir: bool,
+    label: String,
     colour: RGBColor,
     points: Vec<(f64, f64)>,
 }
@@ -40,12 +43,12 @@ pub fn draw(outcome: &Outcome) -> Result<String> {
 }
 
 fn title(outcome: &Outcome) -> String {
-    let command = outcome.command.join(" ").replace(char::is_control, " ");
-    if command.chars().count() <= TITLE_CHARS {
-        return command;
+    let command = quoted(&outcome.command);
+    let mut shown: String = command.chars().take(TITLE_CHARS).collect();
+    if shown.len() < command.len() {
+        shown.push_str("...");
     }
-    let start: String = command.chars().take(TITLE_CHARS - 3).collect();
-    format!("{start}...")
+    format!("Resident memory of: {shown}")
 }
 
 /// weir is drawn last, so that its line is on top.
@@ -55,7 +58,7 @@ fn lines(outcome: &Outcome) -> Vec<Line> {
         .contenders
         .iter()
         .filter_map(|contender| {
-            let is_weir = contender.name() == super::allocators::WEIR;
+            let is_weir = contender.name() == WEIR;
             let colour = if is_weir { COLOURS[0] } else { *others.next()? };
             let series = &contender.median_round()?.series;
             let step = series.len().div_ceil(POINTS_MAX).max(1);
@@ -66,10 +69,13 @@ fn lines(outcome: &Outcome) -> Vec<Line> {
                 .filter(|(at, _)| at % step == 0 || *at == last)
                 .map(|(_, (seconds, bytes))| (*seconds, *bytes as f64))
                 .collect();
-            Some(Line { name: contender.name().to_owned(), colour, points })
+            let figures = &contender.median_round()?.figures;
+            let peak = units::bytes(figures.peak_bytes);
+            let label = format!("{}: peak {peak}", contender.name());
+            Some(Line { is_weir, label, colour, points })
         })
         .collect();
-    lines.sort_by_key(|line| line.name == super::allocators::WEIR);
+    lines.sort_by_key(|line| line.is_weir);
     lines
 }
 
@@ -122,7 +128,7 @@ fn chart(
         let scaled = line.points.iter().map(|(seconds, bytes)| (seconds / second, bytes / byte));
         chart
             .draw_series(LineSeries::new(scaled, colour.stroke_width(2)))?
-            .label(&line.name)
+            .label(&line.label)
             .legend(move |(x, y)| {
                 PathElement::new(vec![(x, y), (x + 22, y)], colour.stroke_width(3))
             });
@@ -130,7 +136,7 @@ fn chart(
     if !lines.is_empty() {
         chart
             .configure_series_labels()
-            .position(SeriesLabelPosition::LowerRight)
+            .position(SeriesLabelPosition::UpperLeft)
             .background_style(WHITE.mix(0.85))
             .border_style(BLACK.mix(0.3))
             .label_font(("sans-serif", 15))

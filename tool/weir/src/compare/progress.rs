@@ -1,4 +1,4 @@
-//! Tells the user how far the comparison is: a bar on a terminal, a line per round elsewhere. Writes to stderr
+//! Tells the user how far the comparison is: a bar on a terminal, a line now and then elsewhere. Writes to stderr
 //! alone. It does not know what a round is for.
 //!
 //! SPDX-License-Identifier: Apache-2.0
@@ -6,40 +6,41 @@
 use crate::errors;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use std::io::IsTerminal;
+use std::time::{Duration, Instant};
+
+/// Between two lines where there is no terminal.
+const LINE_PAUSE: Duration = Duration::from_secs(20);
 
 pub struct Progress {
     bar: Option<ProgressBar>,
     quiet: bool,
+    line_at: Option<Instant>,
 }
 
 impl Progress {
     pub fn new(quiet: bool) -> Progress {
         let bar = (!quiet && std::io::stderr().is_terminal()).then(|| {
             let bar = ProgressBar::with_draw_target(Some(1), ProgressDrawTarget::stderr());
-            if let Ok(style) = ProgressStyle::with_template(
-                "{bar:30} {percent:>3} %  {msg}  {elapsed} of about {duration}",
-            ) {
+            let template = "{bar:24} {percent:>3} %  {msg}  {elapsed}, at most {eta} more";
+            if let Ok(style) = ProgressStyle::with_template(template) {
                 bar.set_style(style);
             }
             bar
         });
-        Progress { bar, quiet }
+        Progress { bar, quiet, line_at: None }
     }
 
-    /// `done` of about `all` runs are made, the next is that of `name`.
-    pub fn run(&self, done: u64, all: u64, round: usize, name: &str) {
+    /// `done` of at most `all` runs are made, the next is that of `name`.
+    pub fn run(&mut self, done: u64, all: u64, round: u32, name: &str) {
+        let what = if round == 0 { "warm-up".to_owned() } else { format!("round {round}") };
         if let Some(bar) = &self.bar {
             bar.set_length(all.max(done + 1));
             bar.set_position(done);
-            let what = if round == 0 { "warm-up".to_owned() } else { format!("round {round}") };
             bar.set_message(format!("{what}, {name}"));
-        }
-    }
-
-    /// A round is over.
-    pub fn round(&self, text: &str) {
-        if self.bar.is_none() && !self.quiet {
-            errors::say(text);
+            bar.tick();
+        } else if !self.quiet && self.line_at.is_none_or(|at| at.elapsed() >= LINE_PAUSE) {
+            self.line_at = Some(Instant::now());
+            errors::say(format_args!("{what}, {name}"));
         }
     }
 

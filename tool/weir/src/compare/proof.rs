@@ -43,14 +43,18 @@ pub fn judge(trial: &Trial, library: Option<&Path>) -> Proof {
     let mut counter = Counter { library, reached: 0, reached_peak: 0, missed: Vec::new() };
     let mut root_missed = false;
     let mut first_call: Option<&Call> = None;
+    let mut told = false;
     for slot in &trial.slots {
         // An image that made calls before it forked has shown for its copies where they go.
         let call = primary(slot);
         let peak = slot_peak(slot, &trial.seen);
         let missed = counter.count_slot(slot, call, peak);
         root_missed |= missed.is_some() && call.is_some() && slot.pid == trial.root;
-        if first_call.is_none() && missed.is_none() {
+        // A program says more than the C library, which calls for it.
+        let says_more = call.is_some_and(|call| call.caller == slot.exe);
+        if missed.is_none() && (first_call.is_none() || says_more && !told) {
             first_call = call;
+            told = says_more;
         }
         let target = call.map(|call| call.target.clone());
         add(&mut by_name, slot.exe.clone(), target, missed, peak);
@@ -85,6 +89,11 @@ impl Counter<'_> {
     /// nothing about the allocator is not counted.
     fn count_slot(&mut self, slot: &Slot, call: Option<&Call>, peak: u64) -> Option<String> {
         let Some(call) = call else {
+            // The file may say why; if not, a program that makes no calls says nothing about the allocator.
+            if let Some(why) = own_malloc(&slot.exe) {
+                self.missed.push((slot.exe.clone(), why.clone(), peak));
+                return Some(why);
+            }
             return Some("no call was seen".to_owned());
         };
         let elsewhere = slot
@@ -154,6 +163,15 @@ fn add(
     });
     entry.processes += 1;
     entry.peak_bytes = entry.peak_bytes.max(peak_bytes);
+}
+
+/// A malloc that a program carries comes before every preloaded one.
+fn own_malloc(exe: &str) -> Option<String> {
+    let facts = Facts::of(&File::open(exe).ok()?);
+    match facts.sanitizer() {
+        Some(name) => Some(verdict::sanitizer(name).text),
+        None => facts.defines_malloc().then(|| verdict::own_malloc().text),
+    }
 }
 
 /// Why the witness did not load, if that can be known.

@@ -10,6 +10,7 @@ use super::witness;
 use crate::procfs::{self, Stat};
 use std::collections::HashMap;
 use std::fs::File;
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 const PAUSE_MIN: Duration = Duration::from_millis(1);
@@ -39,6 +40,22 @@ pub struct Seen {
     start_ticks: u64,
     start_stack: u64,
     since: Instant,
+}
+
+impl Seen {
+    fn new(pid: i32, exe: String, stat: &Stat) -> Seen {
+        Seen {
+            pid,
+            exe,
+            copy: false,
+            peak_bytes: 0,
+            preload_cleared: false,
+            settled: false,
+            start_ticks: stat.start_ticks,
+            start_stack: stat.start_stack,
+            since: Instant::now(),
+        }
+    }
 }
 
 pub struct Sampler<'a> {
@@ -81,6 +98,14 @@ impl<'a> Sampler<'a> {
         }
     }
 
+    /// A root that ended before the first look ran at least the program that it was started with.
+    pub fn know_root(&mut self, exe: &Path) {
+        if !self.seen.iter().any(|seen| seen.pid == self.root) {
+            let exe = exe.display().to_string();
+            self.seen.push(Seen::new(self.root, exe, &Stat::default()));
+        }
+    }
+
     /// The command has started: its time begins.
     pub fn begin(&mut self, root: i32) {
         self.root = root;
@@ -104,7 +129,8 @@ impl<'a> Sampler<'a> {
             self.look_at(pid, &stat, bytes);
         }
         let length = self.began.elapsed();
-        if self.processes > 0 {
+        // A process that is about to end has given its memory back.
+        if total > 0 {
             self.series.push((length.as_secs_f64(), total));
         }
         // The smaller of two looks: one alone may have been interrupted.
@@ -173,17 +199,7 @@ impl<'a> Sampler<'a> {
             let parent = &self.seen[*parent];
             parent.start_stack == stat.start_stack && parent.exe == exe
         });
-        self.seen.push(Seen {
-            pid,
-            exe,
-            copy,
-            peak_bytes: 0,
-            preload_cleared: false,
-            settled: false,
-            start_ticks: stat.start_ticks,
-            start_stack: stat.start_stack,
-            since: Instant::now(),
-        });
+        self.seen.push(Seen { copy, ..Seen::new(pid, exe, stat) });
         self.current.insert(pid, self.seen.len() - 1);
         Some(self.seen.len() - 1)
     }

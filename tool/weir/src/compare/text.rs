@@ -4,27 +4,33 @@
 //! SPDX-License-Identifier: Apache-2.0
 
 use super::measure::Measure;
-use super::outcome::{Contender, Outcome, sign};
-use super::stats::Estimate;
+use super::outcome::{Contender, Outcome, quoted, sign};
+use super::stats::{self, Estimate};
+use crate::units;
 use std::fmt::Write;
 
 const COMMAND_CHARS: usize = 68;
 
 pub fn text(outcome: &Outcome) -> String {
     let mut out = String::new();
-    let _ = writeln!(out, "weir compare: {}", shortened(&outcome.command.join(" ")));
+    let _ = writeln!(out, "weir compare: {}", shortened(&quoted(&outcome.command)));
     let rounds =
         outcome.contenders.iter().map(|contender| contender.rounds.len()).max().unwrap_or(0);
     if rounds > 0 {
-        let _ = writeln!(
-            out,
-            "medians of {rounds} interleaved rounds; in parentheses where the ratio to system\nlies with 95 % confidence{}",
-            if outcome.interrupted { "; interrupted" } else { "" }
-        );
+        let intervals = if rounds < stats::VALUES_MIN {
+            format!("{} are needed for confidence intervals", stats::VALUES_MIN)
+        } else {
+            "in parentheses the 95 % interval of the ratio to system".to_owned()
+        };
+        let rounds = units::plural(rounds as u64, "round", "interleaved rounds");
+        let _ = writeln!(out, "medians of {rounds}; {intervals}");
+        if outcome.interrupted {
+            out.push_str("interrupted\n");
+        }
         out.push('\n');
-        out.push_str(&table(outcome, "time", &[Measure::Time, Measure::Cpu]));
+        out.push_str(&table(outcome, "time", &TIMES));
         out.push('\n');
-        out.push_str(&table(outcome, "memory", &[Measure::Peak, Measure::Final, Measure::Faults]));
+        out.push_str(&table(outcome, "memory", &MEMORY));
         out.push('\n');
     }
     out.push_str(&served(outcome));
@@ -36,9 +42,8 @@ pub fn text(outcome: &Outcome) -> String {
 }
 
 fn shortened(text: &str) -> String {
-    let text = text.replace(char::is_control, " ");
     if text.chars().count() <= COMMAND_CHARS {
-        return text;
+        return text.to_owned();
     }
     let start: String = text.chars().take(COMMAND_CHARS - 3).collect();
     format!("{start}...")
@@ -49,30 +54,45 @@ fn heading(measure: Measure) -> &'static str {
         Measure::Time => "elapsed",
         Measure::Cpu => "CPU",
         Measure::Peak => "peak",
-        Measure::Final => "at the end",
-        Measure::Faults => "page faults",
+        Measure::Final => "at end",
+        Measure::Faults => "faults",
     }
 }
 
-/// A column is a value and, but for system's, its ratio. The first measure's ratio has its interval.
-fn table(outcome: &Outcome, title: &str, measures: &[Measure]) -> String {
+/// How much of a ratio a column shows.
+#[derive(Clone, Copy, PartialEq)]
+enum Ratio {
+    WithInterval,
+    Alone,
+    None,
+}
+
+const TIMES: [(Measure, Ratio); 2] =
+    [(Measure::Time, Ratio::WithInterval), (Measure::Cpu, Ratio::WithInterval)];
+const MEMORY: [(Measure, Ratio); 3] = [
+    (Measure::Peak, Ratio::WithInterval),
+    (Measure::Final, Ratio::Alone),
+    (Measure::Faults, Ratio::None),
+];
+
+fn table(outcome: &Outcome, title: &str, columns: &[(Measure, Ratio)]) -> String {
+    let system = outcome.system();
     let mut rows = vec![vec![title.to_owned()]];
-    for measure in measures {
+    for (measure, ratio) in columns {
         rows[0].push(heading(*measure).to_owned());
-        rows[0].push("vs system".to_owned());
-    }
-    if outcome.system().is_none() {
-        rows[0].retain(|cell| cell != "vs system");
+        if system.is_some() && *ratio != Ratio::None {
+            rows[0].push("vs system".to_owned());
+        }
     }
     for contender in &outcome.contenders {
         let mut row = vec![contender.name().to_owned()];
-        for (at, measure) in measures.iter().enumerate() {
+        for (measure, shown) in columns {
             let estimate = contender.estimate(*measure);
             row.push(estimate.map_or("-".to_owned(), |e| measure.show(e.median)));
-            if let Some(system) = outcome.system() {
-                let ratio =
-                    contender.ratio(system, *measure).filter(|_| contender.name() != system.name());
-                row.push(ratio.map_or(String::new(), |ratio| change(&ratio, at == 0)));
+            if let Some(system) = system.filter(|_| *shown != Ratio::None) {
+                let ratio = contender.ratio(system, *measure);
+                let ratio = ratio.filter(|_| contender.name() != system.name());
+                row.push(ratio.map_or(String::new(), |ratio| change(&ratio, *shown)));
             }
         }
         rows.push(row);
@@ -81,18 +101,17 @@ fn table(outcome: &Outcome, title: &str, measures: &[Measure]) -> String {
 }
 
 /// `-8.1 % (-11 to -4.2)`.
-fn change(ratio: &Estimate, with_interval: bool) -> String {
+fn change(ratio: &Estimate, shown: Ratio) -> String {
     let percent = |ratio: f64| (ratio - 1.0) * 100.0;
     let mut text = format!("{} %", sign(percent(ratio.median)));
-    if let Some(interval) = ratio.interval.filter(|_| with_interval) {
+    if let Some(interval) = ratio.interval.filter(|_| shown == Ratio::WithInterval) {
         let _ =
             write!(text, " ({} to {})", sign(percent(interval.low)), sign(percent(interval.high)));
     }
     text
 }
 
-/// The first column to the left, the others to the right; an interval is to the left of its column, so that
-/// its numbers stand under each other.
+/// The first column to the left, the others to the right.
 fn aligned(rows: &[Vec<String>]) -> String {
     let columns = rows.iter().map(Vec::len).max().unwrap_or(0);
     let width = |column: usize| {

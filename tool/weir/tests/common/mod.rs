@@ -1,0 +1,62 @@
+//! What the tests of the built tool share: starting it, and scratch files. It knows nothing of the tool's
+//! inside.
+//!
+//! SPDX-License-Identifier: Apache-2.0
+
+use std::fs;
+use std::path::PathBuf;
+use std::process::{Command, Output};
+use std::sync::atomic::{AtomicU32, Ordering};
+
+pub const WEIR: &str = env!("CARGO_BIN_EXE_weir");
+
+/// A directory of one test, removed with all that is in it.
+pub struct Scratch(PathBuf);
+
+impl Scratch {
+    pub fn new() -> Scratch {
+        // Sync: relaxed, only the number matters.
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let name =
+            format!("weir-test-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
+        let path = std::env::temp_dir().join(name);
+        fs::create_dir(&path).expect("a scratch directory");
+        Scratch(path)
+    }
+
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.0.join(name)
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+pub fn tool(arguments: &[&str]) -> Command {
+    let mut command = Command::new(WEIR);
+    for name in ["LD_PRELOAD", "WEIR_OPTIONS", "WEIR_WIRE"] {
+        command.env_remove(name);
+    }
+    command.args(arguments);
+    command
+}
+
+pub fn output(arguments: &[&str]) -> Output {
+    tool(arguments).output().expect("the tool starts")
+}
+
+pub fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+pub fn compile(scratch: &Scratch, name: &str, source: &str, flags: &[&str]) -> PathBuf {
+    let (input, program) = (scratch.path(&format!("{name}.c")), scratch.path(name));
+    fs::write(&input, source).expect("write");
+    let result = Command::new("cc").args(flags).arg("-o").arg(&program).arg(&input).output();
+    let result = result.expect("this test needs a C compiler by the name of cc");
+    assert!(result.status.success(), "cc {flags:?} failed: {}", text(&result.stderr));
+    program
+}
