@@ -1,8 +1,9 @@
 /* arch_aarch64.S: the witness's stubs on aarch64.
  *
  * A stub stands in for a function that an object calls: it puts its number into x17, lets witness_hit() say
- * where the function is and jumps there with argument registers and stack as they were. x16 and x17 are
- * free to use between a call and the function called. It deliberately does not know which function it is.
+ * where the function is and jumps there with argument registers and stack as they were. x17 is free to use
+ * between a call and the function called; x16 holds the pointer's address, which the loader reads when it
+ * binds the pointer. It deliberately does not know which function it is.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -36,11 +37,11 @@ witness_common:
         stp     x2, x3, [sp, #32]
         stp     x4, x5, [sp, #48]
         stp     x6, x7, [sp, #64]
-        str     x8, [sp, #80]
+        stp     x8, x16, [sp, #80]
         mov     w0, w17
         bl      witness_hit
-        mov     x16, x0
-        ldr     x8, [sp, #80]
+        mov     x17, x0
+        ldp     x8, x16, [sp, #80]
         ldp     x6, x7, [sp, #64]
         ldp     x4, x5, [sp, #48]
         ldp     x2, x3, [sp, #32]
@@ -49,7 +50,7 @@ witness_common:
         .cfi_restore x29
         .cfi_restore x30
         .cfi_def_cfa_offset 0
-        br      x16
+        br      x17
         .cfi_endproc
         .size   witness_common, . - witness_common
         .section .note.GNU-stack, "", %progbits
