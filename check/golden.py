@@ -361,7 +361,7 @@ def build_lto(flavour):
     folder, _, flags = build_shared(shared)
     folder = folder.parent / flavour.name.replace("/", "-")
     folder.mkdir(exist_ok=True)
-    flags = ["-fPIE" if f == "-fPIC" else f for f in flags if not f.startswith(("-W", "-Dweir"))] + ["-flto"]
+    flags = ["-fPIE" if f == "-fPIC" else f for f in flags if not f.startswith(("-W", "-Dweir", "-DWEIR_WEAK"))] + ["-flto"]
     if flavour.kind == "trusted":
         flags.append("-DWEIR_TRUST_SIZE=1")
     run_text([flavour.cc, *flags, "-I", ROOT / "include", "-I", ROOT / "src", "-c", ROOT / "src/weir.c",

@@ -2,7 +2,9 @@
  *
  * They are compiled with unwind tables, so that exceptions pass through. What only the C++ runtime has
  * (the new_handler, the throw) is looked up when an allocation has failed, also in a runtime that was
- * loaded late and privately. Names are those of the Itanium C++ ABI.
+ * loaded late and privately. A program may replace any of them; those that it leaves alone come to its own
+ * where the standard says so. The nothrow forms are left to the C++ runtime: they call the others, and only
+ * C++ can turn what those throw into NULL. Names are those of the Itanium C++ ABI.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -71,22 +73,25 @@ static void* new_aligned(size_t size, size_t align) {
     return weir_likely(p != NULL) ? p : new_loop(size, align);
 }
 
-/* nothrow: a handler may throw, and only C++ can catch. The runtime's own operator does: it calls the
- * throwing one, which is ours, and turns an exception into NULL. */
-static WEIR_COLD void* nothrow_loop(const char* name, void* self, size_t size, size_t align,
-                                    const void* tag) {
-    if (new_handler() == NULL) return NULL;
-    void* theirs = dlsym(RTLD_NEXT, name);
-    if (theirs == NULL || theirs == self) {
-        void* runtime = dlopen("libstdc++.so.6", RTLD_LAZY | RTLD_NOLOAD);
-        theirs = runtime != NULL ? dlsym(runtime, name) : NULL;
-    }
-    if (theirs == NULL || theirs == self) return NULL;
-    if (align == 0) return ((void* (*)(size_t, const void*))theirs)(size, tag);
-    return ((void* (*)(size_t, size_t, const void*))theirs)(size, align, tag);
-}
+/* Names for our own definitions, whoever else defines the operator: where the two differ, the program has
+ * replaced it. A weak definition is one that compilers neither inline nor take for the only one. */
+#define OWN(own, name) static __typeof__(name) own __attribute__((alias(#name)))
+#define REPLACED(own, name) weir_unlikely((name) != (own))
 
-WEIR_EXPORT void* _Znwm(size_t size) {
+void* _Znwm(size_t size); /* no header declares them to C */
+void* _Znam(size_t size);
+void* _ZnwmSt11align_val_t(size_t size, size_t align);
+void* _ZnamSt11align_val_t(size_t size, size_t align);
+void _ZdlPv(void* p);
+void _ZdaPv(void* p);
+void _ZdlPvSt11align_val_t(void* p, size_t align);
+void _ZdaPvSt11align_val_t(void* p, size_t align);
+OWN(own_delete, _ZdlPv);
+OWN(own_delete_array, _ZdaPv);
+OWN(own_delete_aligned, _ZdlPvSt11align_val_t);
+OWN(own_delete_array_aligned, _ZdaPvSt11align_val_t);
+
+WEIR_OPERATOR void* _Znwm(size_t size) {
     size_t last = size - 1;
     if (weir_likely(last < SMALL_MAX)) {
         void* p = heap_alloc_fast(last);
@@ -94,21 +99,26 @@ WEIR_EXPORT void* _Znwm(size_t size) {
     }
     return new_aligned(size, 1);
 }
-WEIR_EXPORT void* _ZnwmSt11align_val_t(size_t size, size_t align) { return new_aligned(size, align); }
-
-WEIR_EXPORT void* _ZnwmRKSt9nothrow_t(size_t size, const void* tag) {
-    void* p = new_try(size, 1);
-    if (weir_likely(p != NULL)) return p;
-    return nothrow_loop("_ZnwmRKSt9nothrow_t", (void*)_ZnwmRKSt9nothrow_t, size, 0, tag);
-}
-WEIR_EXPORT void* _ZnwmSt11align_val_tRKSt9nothrow_t(size_t size, size_t align, const void* tag) {
-    void* p = new_try(size, align);
-    if (weir_likely(p != NULL)) return p;
-    return nothrow_loop("_ZnwmSt11align_val_tRKSt9nothrow_t", (void*)_ZnwmSt11align_val_tRKSt9nothrow_t, size,
-                        align, tag);
+WEIR_OPERATOR void* _Znam(size_t size) { return _Znwm(size); }
+WEIR_OPERATOR void* _ZnwmSt11align_val_t(size_t size, size_t align) { return new_aligned(size, align); }
+WEIR_OPERATOR void* _ZnamSt11align_val_t(size_t size, size_t align) {
+    return _ZnwmSt11align_val_t(size, align);
 }
 
-static WEIR_NOINLINE void delete_slow(void* p, size_t size, size_t align) {
+WEIR_OPERATOR void _ZdlPv(void* p) { heap_free(p, "operator delete"); }
+WEIR_OPERATOR void _ZdaPv(void* p) { _ZdlPv(p); }
+WEIR_OPERATOR void _ZdlPvSt11align_val_t(void* p, size_t align) {
+    (void)align;
+    heap_free(p, "operator delete");
+}
+WEIR_OPERATOR void _ZdaPvSt11align_val_t(void* p, size_t align) { _ZdlPvSt11align_val_t(p, align); }
+
+/* The primary region's base once it is known that nobody replaced operator delete; 0 before, and where it
+ * was replaced: then no pointer is found to be the thread's own, and every sized delete comes to look here.
+ * Sync: relaxed; only ever 0 or the base. */
+static uintptr_t sized_base;
+
+static void delete_verified(void* p, size_t size, size_t align) {
     static const char call[] = "operator delete";
     if (p != NULL && core_options.trust_size == 0) {
         size_t usable = heap_usable(p, call);
@@ -121,8 +131,17 @@ static WEIR_NOINLINE void delete_slow(void* p, size_t size, size_t align) {
     heap_free(p, call);
 }
 
+static WEIR_NOINLINE void delete_slow(void* p, size_t size, void (*unsized)(void*)) {
+    if (REPLACED(own_delete, _ZdlPv) || REPLACED(own_delete_array, _ZdaPv)) {
+        unsized(p);
+        return;
+    }
+    store_relaxed(&sized_base, load_relaxed(&page_root.base));
+    delete_verified(p, size, 1);
+}
+
 /* Verified: the block's class must be the one the size is served from. */
-static inline __attribute__((always_inline)) void delete_sized(void* p, size_t size) {
+WEIR_INLINE void delete_sized(void* p, size_t size, void (*unsized)(void*)) {
     struct slice* s;
     size_t last = size - 1;
     if (config_trust_size != 0) {
@@ -130,38 +149,25 @@ static inline __attribute__((always_inline)) void delete_sized(void* p, size_t s
         heap_free(p, "operator delete");
         return;
     }
-    if (weir_likely(heap_owns(p, &s) && (size_t)s->small_class == last / GRANULE)) {
+    if (weir_likely(heap_owns(p, &sized_base, &s) && (size_t)s->small_class == last / GRANULE)) {
         slab_push(s, p);
         return;
     }
-    delete_slow(p, size, 1);
+    delete_slow(p, size, unsized);
 }
 
-WEIR_EXPORT void _ZdlPv(void* p) { heap_free(p, "operator delete"); }
-WEIR_EXPORT void _ZdlPvm(void* p, size_t size) { delete_sized(p, size); }
-WEIR_EXPORT void _ZdlPvSt11align_val_t(void* p, size_t align) {
-    (void)align;
-    heap_free(p, "operator delete");
+WEIR_OPERATOR void _ZdlPvm(void* p, size_t size) { delete_sized(p, size, _ZdlPv); }
+WEIR_OPERATOR void _ZdaPvm(void* p, size_t size) { delete_sized(p, size, _ZdaPv); }
+WEIR_OPERATOR void _ZdlPvmSt11align_val_t(void* p, size_t size, size_t align) {
+    if (REPLACED(own_delete_aligned, _ZdlPvSt11align_val_t))
+        _ZdlPvSt11align_val_t(p, align);
+    else
+        delete_verified(p, size, align);
 }
-WEIR_EXPORT void _ZdlPvmSt11align_val_t(void* p, size_t size, size_t align) { delete_slow(p, size, align); }
-WEIR_EXPORT void _ZdlPvRKSt9nothrow_t(void* p, const void* tag) {
-    (void)tag;
-    heap_free(p, "operator delete");
+WEIR_OPERATOR void _ZdaPvmSt11align_val_t(void* p, size_t size, size_t align) {
+    if (REPLACED(own_delete_array_aligned, _ZdaPvSt11align_val_t) ||
+        REPLACED(own_delete_aligned, _ZdlPvSt11align_val_t))
+        _ZdaPvSt11align_val_t(p, align);
+    else
+        delete_verified(p, size, align);
 }
-WEIR_EXPORT void _ZdlPvSt11align_val_tRKSt9nothrow_t(void* p, size_t align, const void* tag) {
-    (void)align;
-    (void)tag;
-    heap_free(p, "operator delete");
-}
-
-/* The array forms are the same operations. */
-WEIR_ALIAS(_Znam, _Znwm);
-WEIR_ALIAS(_ZnamSt11align_val_t, _ZnwmSt11align_val_t);
-WEIR_ALIAS(_ZnamRKSt9nothrow_t, _ZnwmRKSt9nothrow_t);
-WEIR_ALIAS(_ZnamSt11align_val_tRKSt9nothrow_t, _ZnwmSt11align_val_tRKSt9nothrow_t);
-WEIR_ALIAS(_ZdaPv, _ZdlPv);
-WEIR_ALIAS(_ZdaPvm, _ZdlPvm);
-WEIR_ALIAS(_ZdaPvSt11align_val_t, _ZdlPvSt11align_val_t);
-WEIR_ALIAS(_ZdaPvmSt11align_val_t, _ZdlPvmSt11align_val_t);
-WEIR_ALIAS(_ZdaPvRKSt9nothrow_t, _ZdlPvRKSt9nothrow_t);
-WEIR_ALIAS(_ZdaPvSt11align_val_tRKSt9nothrow_t, _ZdlPvSt11align_val_tRKSt9nothrow_t);

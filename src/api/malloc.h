@@ -9,8 +9,9 @@
 
 #include "base/compiler.h"
 
-/* A second exported name for a function of the same file. */
-#define WEIR_ALIAS(name, target)                                                                             \
+/* A second exported name for a function of the same file; either may be a macro. */
+#define WEIR_ALIAS(name, target) WEIR_ALIAS_EXPANDED(name, target)
+#define WEIR_ALIAS_EXPANDED(name, target)                                                                    \
     WEIR_EXPORT __typeof__(target) name WEIR_COPY(target) __attribute__((alias(#target)))
 
 /* The malloc family that libc's headers do not declare in C17. */

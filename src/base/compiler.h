@@ -34,6 +34,17 @@
 #    define WEIR_COPY(target)
 #endif
 #define WEIR_EXPORT __attribute__((visibility("default")))
+/* The C++ operators. WEIR_WEAK_OPERATORS=1: an object in which a program's own ones replace them, at link
+ * time or at run time; otherwise they can be inlined, and a program that has its own cannot be linked with
+ * them. */
+#ifndef WEIR_WEAK_OPERATORS
+#    define WEIR_WEAK_OPERATORS 0
+#endif
+#if WEIR_WEAK_OPERATORS
+#    define WEIR_OPERATOR WEIR_EXPORT __attribute__((weak))
+#else
+#    define WEIR_OPERATOR WEIR_EXPORT
+#endif
 #define weir_likely(x) __builtin_expect(!!(x), 1)
 #define weir_unlikely(x) __builtin_expect(!!(x), 0)
 

@@ -161,10 +161,11 @@ WEIR_INLINE void slab_push(struct slice* s, block_t* p) {
     if (weir_unlikely(owner_decrement(&s->until) == 0)) heap_free_last(p, s);
 }
 
-/* Whether p lies in a slab of one slice that belongs to the calling thread; *found is its record. */
-WEIR_INLINE bool heap_owns(const void* p, struct slice** found) {
+/* Whether p lies in a slab of one slice that belongs to the calling thread; *found is its record. `base_at`:
+ * the primary region's base; 0 where the answer is to be no. */
+WEIR_INLINE bool heap_owns(const void* p, const uintptr_t* base_at, struct slice** found) {
     void* h = heap_self();
-    uintptr_t base = owner_peek(&page_root.base);
+    uintptr_t base = owner_peek(base_at);
     uintptr_t index = ((uintptr_t)p - base) >> SLICE_SHIFT;
     if (weir_unlikely(index >= owner_peek(&page_root.slices))) return false;
     *found = (struct slice*)base + index;
@@ -184,7 +185,7 @@ WEIR_INLINE bool heap_free_to_bin(block_t* p, size_t last) {
 /* free. `call` names the caller in reports. */
 WEIR_INLINE void heap_free(void* p, const char* call) {
     struct slice* s;
-    if (weir_unlikely(!heap_owns(p, &s))) {
+    if (weir_unlikely(!heap_owns(p, &page_root.base, &s))) {
         heap_free_slow(p, call);
         return;
     }

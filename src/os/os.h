@@ -60,7 +60,7 @@ WEIR_FN void os_read_link(const char* path, char* data, size_t bytes);
 WEIR_FN void* os_map_file(const char* path, size_t* bytes);
 /* Resident set of this process and its peak, in bytes, from /proc/self/status; 0 when unknown. */
 WEIR_FN void os_resident(uint64_t* now, uint64_t* peak);
-/* Environment variable; NULL when absent, in secure execution, or before libc has set the environment. */
+/* Environment variable; NULL when absent or in secure execution. Works before libc has set `environ`. */
 WEIR_FN const char* os_environment(const char* name);
 /* Kernel ids of this process, its parent and the calling thread; whether thread `tid` of this process
  * still lives. */

@@ -12,6 +12,7 @@ extern "C" {
 #include <fcntl.h>
 #include <sys/auxv.h>
 #include <sys/syscall.h>
+#include <string>
 #include <thread>
 
 namespace {
@@ -309,11 +310,17 @@ TEST(Os, EnvironmentIsTheProcesss) {
     unsetenv("WEIR_UNIT_VARIABLE");
     EXPECT_EQ(os_environment("WEIR_UNIT_VARIABLE"), nullptr);
     EXPECT_FINE(in_child([] {
+        const std::string path = getenv("PATH");
+        setenv("WEIR_UNIT_VARIABLE", "late", 1);
         char** saved = environ;
-        environ = nullptr;
+        environ = nullptr; // as before libc's start: what the kernel handed over counts
         const char* value = os_environment("PATH");
+        const char* late = os_environment("WEIR_UNIT_VARIABLE");
+        const char* part = os_environment("PAT");
         environ = saved;
-        EXPECT_EQ(value, nullptr);
+        EXPECT_EQ(std::string(value == nullptr ? "(none)" : value), path);
+        EXPECT_EQ(late, nullptr);
+        EXPECT_EQ(part, nullptr);
     }));
 }
 

@@ -211,7 +211,25 @@ WEIR_FN int os_write(int fd, const void* data, size_t bytes) {
     return error;
 }
 
-WEIR_FN const char* os_environment(const char* name) { return environ == NULL ? NULL : secure_getenv(name); }
+/* A loaded library that comes before libc may allocate before libc's start has set `environ`; the strings lie
+ * behind the arguments, where the kernel put them. The loader's name for that place: absent from other C
+ * libraries. */
+extern __attribute__((weak)) void* __libc_stack_end;
+static const char* environment_at_start(const char* name) {
+    if (&__libc_stack_end == NULL || __libc_stack_end == NULL || getauxval(AT_SECURE) != 0) return NULL;
+    const long* arguments = __libc_stack_end;
+    char* const* strings = (char* const*)__libc_stack_end + arguments[0] + 2;
+    for (; *strings != NULL; strings++) {
+        size_t i = 0;
+        while (name[i] != '\0' && (*strings)[i] == name[i]) i++;
+        if (name[i] == '\0' && (*strings)[i] == '=') return *strings + i + 1;
+    }
+    return NULL;
+}
+
+WEIR_FN const char* os_environment(const char* name) {
+    return environ == NULL ? environment_at_start(name) : secure_getenv(name);
+}
 
 WEIR_FN int os_process_id(void) { return (int)os_call3(OS_OTHER, SYS_getpid, 0, 0, 0); }
 WEIR_FN int os_parent_id(void) { return (int)os_call3(OS_OTHER, SYS_getppid, 0, 0, 0); }
