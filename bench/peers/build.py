@@ -111,21 +111,24 @@ def version_of(row, source, package):
 
 # ---- kinds of build: each takes the row, its sources and an empty folder, and returns library and flags
 
-# What of a compiler's command line says nothing about the code: paths and the make of dependency files.
-PATH_OPTIONS = re.compile(r"^(-I|-isystem|-M)")
-PATH_PAIRS = {"-o", "-c", "-MT", "-MF", "-isystem"}
+# What of a compiler's command line says nothing about the code: paths, dependency files, warnings, pipes.
+SILENT_OPTIONS = re.compile(r"-(I|isystem|M|W(?!l,)|w$|pipe$)")
+SILENT_PAIRS = {"-o", "-c", "-MT", "-MF", "-isystem", "-include"}
+
+
+def flags_said(words):
+    said, words = [], iter(words)
+    for word in words:
+        if word in SILENT_PAIRS:
+            next(words, None)
+        elif not SILENT_OPTIONS.match(word):
+            said.append(word)
+    return shlex.join(said)
 
 
 def flags_compiled(folder):
     """Flags of the first command of a compile_commands.json."""
-    command = json.loads((folder / "compile_commands.json").read_text())[0]["command"]
-    flags, words = [], iter(shlex.split(command)[1:])
-    for word in words:
-        if word in PATH_PAIRS:
-            next(words, None)
-        elif not PATH_OPTIONS.match(word):
-            flags.append(word)
-    return " ".join(flags)
+    return flags_said(shlex.split(json.loads((folder / "compile_commands.json").read_text())[0]["command"])[1:])
 
 
 def build_cmake(row, source, folder, step, package):
@@ -150,7 +153,7 @@ def build_configure(row, source, folder, step, package):
     options = [option.format(crate_build=package["version"].partition("+")[2]) for option in row["options"]]
     step.run("sh", "./configure", *options, cwd=copy)
     step.run("make", f"-j{step.jobs}", row["target"], cwd=copy)
-    return copy / row["library"], matched("flags", copy / row["flags"]["file"], row["flags"]["pattern"])[1]
+    return copy / row["library"], flags_said(matched("flags", copy / row["flags"]["file"], row["flags"]["pattern"])[1].split())
 
 
 NINJA = """\
@@ -186,7 +189,7 @@ def build_compile(row, source, folder, step, package):
     edges.append(f"build {library.name}: link {' '.join(objects)}")
     (folder / "build.ninja").write_text(rules + "\n".join(edges) + "\n")
     step.run("ninja", "-C", folder, "-j", str(step.jobs), cwd=folder)
-    return library, " ".join([*flags, *(join[key] for key in join)])
+    return library, flags_said([*flags, *(word for key in join for word in row.get(key, []))])
 
 
 def build_package(row, source, folder, step, package):
