@@ -27,14 +27,15 @@ fn main() {
     }
 
     let mut build = cc::Build::new();
-    // c/ comes first: there lies the header that stands in front of one of weir's own.
-    build.include("c").include("csrc/src").include("csrc/include").file(unit);
+    build.include("csrc/src").include("csrc/include").file(unit);
     // An allocator is not what a debug build wants to run without optimisation.
     build.std("gnu17").opt_level(2).pic(true).warnings(false);
     build.flag("-fvisibility=hidden").flag("-fexceptions");
     if processor == "x86_64" {
         build.flag_if_supported("-fcf-protection=return");
     }
+    // C++ code in the program may have operators of its own.
+    build.define("WEIR_WEAK_OPERATORS", "1");
     if env::var_os("CARGO_FEATURE_OVERRIDE").is_none() {
         build.flag("-include").flag("c/names.h");
     }
