@@ -46,6 +46,7 @@ RECIPES = {
     "main": "the test has a main of its own: `FAIL` in its output is how it says so",
     "own": "the program brings its own malloc, so that nobody else's may be reached",
     "static": "static program in the control, too",
+    "slow": "takes long, so that it is started first",
     "modes": "the modes on weir, of preload, linked and static (commas between)",
 }
 REPEATED = ("env",)
@@ -340,7 +341,7 @@ def run_all(suite, rows, jobs, show):
     """Runs the rows; a dictionary of row name -> list of (agrees, mode)."""
     table = {}
     with concurrent.futures.ThreadPoolExecutor(max_workers=jobs) as pool:
-        programs = [row for row in rows if not row.is_piece()]
+        programs = sorted((row for row in rows if not row.is_piece()), key=lambda row: "slow" not in row.recipe)
         waiting = {pool.submit(suite.run, row): row for row in programs}
         for done in concurrent.futures.as_completed(waiting):
             results = done.result()
@@ -356,21 +357,26 @@ def run_all(suite, rows, jobs, show):
 
 
 def markdown(rows, table, version):
-    """The table for people: what passes, and what does not and why."""
-    explained = [row for row in rows if row.name in table and row.weir.split()[0] in ("fails", "nobuild")]
-    passing = [row for row in rows if row.name in table and row.weir == "pass"]
-    pieces = [row for row in rows if row.name in table and row.is_piece()]
-    wrong = [row.name for row in rows if row.name in table and not all(agrees for agrees, _ in table[row.name])]
-    lines = [f"Tests of glibc {version}, written by `tests/glibc/run.py --table`.", "",
-             "| test | on weir | as |", "|---|---|---|"]
-    for row in passing:
-        modes = ", ".join(mode for _, mode in table[row.name] if mode != "system")
-        lines.append(f"| `{row.name}` | {'differs from its row' if row.name in wrong else 'passes'} | {modes} |")
-    lines += ["", "| test | on weir | why |", "|---|---|---|"]
-    for row in explained:
-        kind = {"fails": "fails", "nobuild": "cannot be built"}[row.weir.split()[0]]
-        lines.append(f"| `{row.name}` | {'differs from its row' if row.name in wrong else kind} | {row.why} |")
-    lines += ["", f"{len(passing)} pass, {len(explained)} do not; {len(pieces)} files are parts of these tests."]
+    """The results for people: every row of malloc/, the other folders in one line each, and the counts."""
+    ran = [row for row in rows if row.name in table]
+    wrong = {row.name for row in ran if not all(agrees for agrees, _ in table[row.name])}
+    ends = {"pass": "passes", "fails": "fails", "nobuild": "cannot be built", "piece": "part of others"}
+    end = lambda row: "**not as expected**" if row.name in wrong else ends[row.weir.split()[0]]
+    modes = lambda row: ", ".join(mode for _, mode in table[row.name] if mode not in ("system", "piece"))
+    lines = [f"The tests of glibc {version} on weir, as `tests/glibc/run.py --table` wrote it. Each also ran on the system's",
+             "malloc, as a control.", "", "| test of `malloc/` | result | run as | why |", "|---|---|---|---|"]
+    for row in ran:
+        if row.name.startswith("malloc/"):
+            why = row.why if row.weir != "pass" and not row.is_piece() else ""
+            lines.append(f"| {row.name.removeprefix('malloc/')} | {end(row)} | {modes(row)} | {why} |")
+    folders = {}
+    for row in ran:
+        if not row.name.startswith("malloc/"):
+            folders.setdefault((str(pathlib.PurePath(row.test).parent), end(row)), []).append(pathlib.PurePath(row.name).name)
+    lines += ["", "| other folder | result | tests |", "|---|---|---|"]
+    lines += [f"| {folder} | {len(names)}: {said} | {', '.join(names)} |" for (folder, said), names in sorted(folders.items())]
+    counts = [sum(1 for row in ran if row.weir.split()[0] == kind) for kind in ends]
+    lines += ["", f"{counts[0]} pass, {counts[1] + counts[2]} do not for the reasons given; {counts[3]} files are parts of others."]
     return "\n".join(lines) + "\n"
 
 

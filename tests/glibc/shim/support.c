@@ -299,16 +299,27 @@ void set_fortify_handler(void (*handler)(int)) {
     ignore_stderr();
 }
 
-static void* exit_later(void* seconds) {
+static void wait_seconds(void* seconds) {
     const struct timespec wait = {.tv_sec = (time_t)(intptr_t)seconds};
     clock_nanosleep(CLOCK_MONOTONIC, 0, &wait, NULL);
+}
+
+static void* exit_later(void* seconds) {
+    wait_seconds(seconds);
     exit(support_report_failure(0));
     return NULL;
 }
 
+static void* exit_later_at_once(void* seconds) {
+    wait_seconds(seconds);
+    _exit(support_report_failure(0));
+    return NULL;
+}
+
 void delayed_exit(int seconds) {
-    pthread_t thread;
-    xpthread_check_return("pthread_create",
-                          pthread_create(&thread, NULL, exit_later, (void*)(intptr_t)seconds));
-    xpthread_detach(thread);
+    xpthread_detach(xpthread_create(NULL, exit_later, (void*)(intptr_t)seconds));
+}
+
+void delayed__exit(int seconds) {
+    xpthread_detach(xpthread_create(NULL, exit_later_at_once, (void*)(intptr_t)seconds));
 }

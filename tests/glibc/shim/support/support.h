@@ -34,8 +34,9 @@ void write_message(const char* message);
 /* set_fortify_handler: calls `handler` on SIGABRT, and keeps libc's message off the terminal. */
 void set_fortify_handler(void (*handler)(int));
 void ignore_stderr(void);
-/* delayed_exit: ends the process with status 0 in that many seconds; a thread waits. */
+/* Each ends the process with status 0 in that many seconds, by exit or _exit; a thread waits. */
 void delayed_exit(int seconds);
+void delayed__exit(int seconds);
 
 /* Memory that forked children share, zeroed; not from the heap. */
 void* support_shared_allocate(size_t size);
