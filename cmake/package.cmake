@@ -70,6 +70,7 @@ configure_file(${PROJECT_SOURCE_DIR}/packaging/debian/copyright ${PROJECT_BINARY
 configure_file(${PROJECT_SOURCE_DIR}/packaging/debian/shlibs.in ${PROJECT_BINARY_DIR}/debian/shlibs @ONLY)
 configure_file(${PROJECT_SOURCE_DIR}/packaging/debian/triggers ${PROJECT_BINARY_DIR}/debian/triggers COPYONLY)
 set(CPACK_WEIR_STRIP ${CMAKE_STRIP})
+set(CPACK_WEIR_CROSS ${CMAKE_CROSSCOMPILING})
 set(CPACK_WEIR_DEB_FILES ${PROJECT_BINARY_DIR}/debian)
 set(CPACK_PRE_BUILD_SCRIPTS ${PROJECT_SOURCE_DIR}/packaging/debian/stage.cmake)
 set(CPACK_PROJECT_CONFIG_FILE ${PROJECT_SOURCE_DIR}/packaging/debian/options.cmake)
