@@ -24,7 +24,7 @@ import debian
 import texts
 from bench import Bench, Failure
 
-# name: (function, what it needs to be installed first)
+# In the order in which they begin; each works in folders of its own.
 GROUPS = {
     "layout": consumers.layout,
     "cmake": consumers.cmake_packages,
