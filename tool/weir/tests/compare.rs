@@ -481,8 +481,9 @@ fn the_plot_names_what_it_shows() {
     for part in [
         "Resident memory of: ",
         "touch 100",
-        "system: peak ",
-        "weir: peak ",
+        "\nsystem\n",
+        "\nweir\n",
+        "peak 10",
         "MiB",
         "seconds",
         "<polyline",

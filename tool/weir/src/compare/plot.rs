@@ -10,8 +10,8 @@ use anyhow::{Result, anyhow};
 use plotters::prelude::*;
 
 const SIZE: (u32, u32) = (960, 540);
-/// Colours that are told apart also by most colour-blind people (Okabe and Ito, 2008), weir's first.
-const COLOURS: [RGBColor; 7] = [
+/// weir's first. The first seven are told apart also by most colour-blind people (Okabe and Ito, 2008).
+const COLOURS: [RGBColor; 13] = [
     RGBColor(213, 94, 0),
     RGBColor(0, 0, 0),
     RGBColor(0, 114, 178),
@@ -19,14 +19,22 @@ const COLOURS: [RGBColor; 7] = [
     RGBColor(204, 121, 167),
     RGBColor(230, 159, 0),
     RGBColor(86, 180, 233),
+    RGBColor(120, 94, 170),
+    RGBColor(140, 86, 75),
+    RGBColor(127, 127, 127),
+    RGBColor(170, 170, 30),
+    RGBColor(0, 70, 40),
+    RGBColor(120, 0, 50),
 ];
+const LEGEND_WIDTH: u32 = 170;
 const TITLE_CHARS: usize = 64;
 /// More points than this are not seen.
 const POINTS_MAX: usize = 2000;
 
 struct Line {
     is_weir: bool,
-    label: String,
+    name: String,
+    peak: String,
     colour: RGBColor,
     points: Vec<(f64, f64)>,
 }
@@ -71,8 +79,8 @@ fn lines(outcome: &Outcome) -> Vec<Line> {
                 .collect();
             let figures = &contender.median_round()?.figures;
             let peak = units::bytes(figures.peak_bytes);
-            let label = format!("{}: peak {peak}", contender.name());
-            Some(Line { is_weir, label, colour, points })
+            let name = contender.name().to_owned();
+            Some(Line { is_weir, name, peak: format!("peak {peak}"), colour, points })
         })
         .collect();
     lines.sort_by_key(|line| line.is_weir);
@@ -108,7 +116,9 @@ fn chart(
     let (right, top) = (right / second, top / byte);
 
     area.fill(&WHITE)?;
-    let mut chart = ChartBuilder::on(area)
+    // Beside the chart, where it covers no line.
+    let (left, legend) = area.split_horizontally(SIZE.0 - LEGEND_WIDTH);
+    let mut chart = ChartBuilder::on(&left)
         .caption(title, ("sans-serif", 18))
         .margin(16)
         .x_label_area_size(44)
@@ -118,29 +128,35 @@ fn chart(
         .configure_mesh()
         .x_desc(format!("time since the start ({time_name})"))
         .y_desc(format!("resident memory ({byte_name})"))
+        .x_label_formatter(&|value| number(*value, right))
+        .y_label_formatter(&|value| number(*value, top))
         .label_style(("sans-serif", 14))
         .axis_desc_style(("sans-serif", 15))
         .light_line_style(TRANSPARENT)
         .bold_line_style(BLACK.mix(0.12))
         .draw()?;
     for line in lines {
-        let colour = line.colour;
         let scaled = line.points.iter().map(|(seconds, bytes)| (seconds / second, bytes / byte));
-        chart
-            .draw_series(LineSeries::new(scaled, colour.stroke_width(2)))?
-            .label(&line.label)
-            .legend(move |(x, y)| {
-                PathElement::new(vec![(x, y), (x + 22, y)], colour.stroke_width(3))
-            });
+        chart.draw_series(LineSeries::new(scaled, line.colour.stroke_width(2)))?;
     }
-    if !lines.is_empty() {
-        chart
-            .configure_series_labels()
-            .position(SeriesLabelPosition::UpperLeft)
-            .background_style(WHITE.mix(0.85))
-            .border_style(BLACK.mix(0.3))
-            .label_font(("sans-serif", 15))
-            .draw()?;
+    let step = (SIZE.1 as i32 - 96).checked_div(lines.len() as i32).unwrap_or(0).min(44);
+    for (line, row) in lines.iter().rev().zip(0..) {
+        let y = 64 + row * step;
+        legend.draw(&PathElement::new(vec![(4, y), (30, y)], line.colour.stroke_width(3)))?;
+        legend.draw(&Text::new(line.name.clone(), (38, y - 8), ("sans-serif", 15)))?;
+        legend.draw(&Text::new(line.peak.clone(), (38, y + 10), ("sans-serif", 13)))?;
     }
     area.present()
+}
+
+/// As many digits as an axis up to `top` needs.
+fn number(value: f64, top: f64) -> String {
+    let digits = if top >= 10.0 {
+        0
+    } else if top >= 1.0 {
+        1
+    } else {
+        2
+    };
+    format!("{value:.digits$}")
 }
