@@ -367,7 +367,7 @@ def markdown(rows, table, version):
              "malloc, as a control.", "", "| test of `malloc/` | result | run as | why |", "|---|---|---|---|"]
     for row in ran:
         if row.name.startswith("malloc/"):
-            why = row.why if row.weir != "pass" and not row.is_piece() else ""
+            why = "" if row.why == "-" or row.is_piece() else row.why
             lines.append(f"| {row.name.removeprefix('malloc/')} | {end(row)} | {modes(row)} | {why} |")
     folders = {}
     for row in ran:
