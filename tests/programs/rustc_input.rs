@@ -168,7 +168,8 @@ fn main() {
         total::<Brick>(9),
     ];
     println!("{:?}", areas);
-    let all: Vec<Rc<dyn Shape>> = vec![Rc::new(Square { side: 2.0 }), Rc::new(Ring { outer: 3.0, inner: 1.0 })];
+    let all: Vec<Rc<dyn Shape>> =
+        vec![Rc::new(Square { side: 2.0 }), Rc::new(Ring { outer: 3.0, inner: 1.0 })];
     println!("{}", all.iter().map(|s| s.name()).collect::<Vec<_>>().join(", "));
     for text in ["1+2*3", "(1+2)*3-4", "2*(3+4)*(5-6)", "2 ^ 3", "("] {
         match evaluate(text) {
