@@ -16,6 +16,7 @@ SPDX-License-Identifier: Apache-2.0
 
 import argparse
 import hashlib
+import inspect
 import json
 import os
 import pathlib
@@ -91,7 +92,8 @@ def sources_fetched(folder, crates, step):
     """Unpacked crates under FOLDER; cargo compares them with the checksums in Cargo.lock."""
     missing = [name for name, package in crates.items() if not (folder / f"{name}-{package['version']}").is_dir()]
     if missing:
-        step.run("cargo", "vendor", "--quiet", "--locked", "--versioned-dirs", "--manifest-path", HERE / "Cargo.toml", folder, cwd=HERE)
+        step.run("cargo", "vendor", "--quiet", "--locked", "--versioned-dirs", "--manifest-path", HERE / "Cargo.toml",
+                 folder, cwd=HERE)
 
 
 def matched(where, file, pattern):
@@ -208,7 +210,8 @@ KINDS = {"cmake": build_cmake, "configure": build_configure, "compile": build_co
 def installed(names):
     """The first of NAMES that is an installed package, with its version."""
     for name in names:
-        query = subprocess.run(["dpkg-query", "-W", "-f=${db:Status-Status} ${Version}", name], capture_output=True, text=True, check=False)
+        query = subprocess.run(["dpkg-query", "-W", "-f=${db:Status-Status} ${Version}", name],
+                               capture_output=True, text=True, check=False)
         status, _, version = query.stdout.partition(" ")
         if query.returncode == 0 and status == "installed":
             return {"name": name, "version": version}
@@ -229,14 +232,21 @@ def said_of(row):
     return {"environment": row.get("environment", {}), "note": row["note"]}
 
 
+def stamp_of(row, package, is_package):
+    """Everything that the library was made of and by; -march=native makes the processor a part of it."""
+    made_of = [{key: row[key] for key in row.keys() - SAID_KEYS}, package, inspect.getsource(KINDS[row["kind"]]), NINJA,
+               inspect.getsource(flags_said)]
+    if not is_package:
+        made_of += [compilers(), processor() if "-march=native" in row.get("flags", []) else ""]
+    return hashlib.sha256(json.dumps(made_of, sort_keys=True).encode()).hexdigest()
+
+
 def peer_built(row, directory, jobs):
     """The manifest's row of one peer; built only when something that made it has changed."""
     folder = directory / row["name"]
     is_package = row["kind"] == "package"
     package = installed(row["package"]) if is_package else locked()[row["crate"]]
-    made_of = [{key: row[key] for key in row.keys() - SAID_KEYS}, package, None if is_package else compilers(),
-               hashlib.sha256(pathlib.Path(__file__).read_bytes()).hexdigest()]
-    stamp = hashlib.sha256(json.dumps(made_of, sort_keys=True).encode()).hexdigest()
+    stamp = stamp_of(row, package, is_package)
     kept = folder / "peer.json"
     if kept.is_file():
         record = json.loads(kept.read_text())
@@ -302,7 +312,8 @@ def manifest_write(directory, rows, reasons):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--dir", default=ROOT / "build" / "peers", type=pathlib.Path, help="where all of it goes (build/peers)")
+    parser.add_argument("--dir", default=ROOT / "build" / "peers", type=pathlib.Path,
+                        help="where all of it goes (build/peers)")
     parser.add_argument("--jobs", default=os.cpu_count(), type=int, help="commands at a time")
     parser.add_argument("--list", action="store_true", help="print the names and end")
     parser.add_argument("names", nargs="*", metavar="NAME", help="peers; none means all")

@@ -84,7 +84,8 @@ def ran(argv, environment):
     """What a program wrote to stdout; it must end with 0."""
     argv = list(map(str, argv))
     try:
-        done = subprocess.run(argv, env={**os.environ, **environment}, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
+        done = subprocess.run(argv, env={**os.environ, **environment}, capture_output=True, text=True, timeout=TIMEOUT_S,
+                              check=False)
     except subprocess.TimeoutExpired as error:
         raise Failure(f"{os.path.basename(argv[0])} did not end within {TIMEOUT_S} s") from error
     if done.returncode:
@@ -147,7 +148,8 @@ def places_hold(peer, entries):
         inside = file == peer.path
         if inside and (name in peer.missing or name in peer.forwarded):
             raise Failure(f"{name} lies in the peer, which is said to have none")
-        elsewhere = name in peer.missing or (name in peer.forwarded and os.path.basename(file).startswith(("libstdc++.", "libc.")))
+        forwards = os.path.basename(file).startswith(("libstdc++.", "libc."))
+        elsewhere = name in peer.missing or (name in peer.forwarded and forwards)
         if not inside and not elsewhere:
             raise Failure(f"{name} lies in {file}")
 
@@ -156,7 +158,8 @@ def witness_holds(peer, entries, facts):
     """The peer calls all blocks its own, and nothing else."""
     if facts["witness"] == "missing":
         raise Failure(f"no function {peer.witness} is there")
-    blocks, owned = (sum(entry[column] for name, entry in entries.items() if name != "malloc_usable_size") for column in (2, 3))
+    makers = [entry for name, entry in entries.items() if name != "malloc_usable_size"]
+    blocks, owned = (sum(entry[column] for entry in makers) for column in (2, 3))
     if not blocks:
         raise Failure("the probe got no block")
     if peer.witness == "none":
@@ -243,7 +246,8 @@ def check_state(peer, proofs):
     return f"{peer.state} says yes"
 
 
-CHECKS = {"entries": check_entries, "counts": check_counts, "threads": check_threads, "python": check_python, "state": check_state}
+CHECKS = {"entries": check_entries, "counts": check_counts, "threads": check_threads, "python": check_python,
+          "state": check_state}
 
 
 def checks_of(peer):
@@ -274,10 +278,10 @@ def self_test(proofs):
         judged(good, f"sound {check}", said)
     for fault, (check, word) in FAULTS.items():
         good, said = outcome(check, Peer(row, proofs.broken(fault), {}), proofs)
-        judged(not good and word in said, f"{fault} {check}", f"found out: {said}" if not good else "passes although it is broken")
+        judged(not good and word in said, f"{fault} {check}", "passes although it is broken" if good else f"found out: {said}")
     absent = Peer(row, proofs.folder / "not_there.so", {})
     good, said = outcome("entries", absent, proofs)
-    judged(not good and "lies in" in said, "absent entries", f"found out: {said}" if not good else "passes although there is no library")
+    judged(not good and "lies in" in said, "absent entries", "passes without a library" if good else f"found out: {said}")
     return passed, failed
 
 
@@ -294,7 +298,8 @@ def proven(proofs, directory, names):
             continue
         if row["name"] not in made:
             failed += 1
-            print(f"FAILED  {row['name']:<22} absent: {reasons.get(row['name'], f'not in {directory}/peers.json; build.py makes it')}", flush=True)
+            reason = reasons.get(row["name"], f"not in {directory}/peers.json; build.py makes it")
+            print(f"FAILED  {row['name']:<22} absent: {reason}", flush=True)
             continue
         peer = Peer(row, made[row["name"]]["path"], made[row["name"]]["environment"])
         for check in checks_of(peer):
@@ -306,7 +311,8 @@ def proven(proofs, directory, names):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--dir", default=build.ROOT / "build" / "peers", type=pathlib.Path, help="where peers.json is (build/peers)")
+    parser.add_argument("--dir", default=build.ROOT / "build" / "peers", type=pathlib.Path,
+                        help="where peers.json is (build/peers)")
     parser.add_argument("--build", type=pathlib.Path, help="where the probe is compiled (DIR/proof)")
     parser.add_argument("--self-test", action="store_true", help="broken allocators instead of the peers")
     parser.add_argument("names", nargs="*", metavar="NAME", help="peers; none means all")

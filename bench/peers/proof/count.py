@@ -45,7 +45,8 @@ def mapped():
 def defined(library, names):
     """Address in the file -> the names there."""
     found = {}
-    for line in subprocess.run(["nm", "-D", "--defined-only", library], capture_output=True, text=True, check=True).stdout.splitlines():
+    listed = subprocess.run(["nm", "-D", "--defined-only", library], capture_output=True, text=True, check=True).stdout
+    for line in listed.splitlines():
         offset, _, symbol = line.split(maxsplit=2)
         name = symbol.split("@")[0]
         if name in names:
@@ -64,8 +65,9 @@ def watched(library, base, names):
 
 def main():
     names = set(os.environ["COUNT_NAMES"].split(","))
-    for setting in ("confirm off", "debuginfod enabled off", "pagination off", "startup-with-shell off", "disable-randomization off",
-                    "print thread-events off", "print inferior-events off", "auto-solib-add off"):
+    for setting in ("confirm off", "debuginfod enabled off", "pagination off", "startup-with-shell off",
+                    "disable-randomization off", "print thread-events off", "print inferior-events off",
+                    "auto-solib-add off"):
         gdb.execute(f"set {setting}")
     program_started()
     bases = mapped()
