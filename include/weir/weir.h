@@ -91,6 +91,15 @@ int weir_stats_heap_get(unsigned index, struct weir_stats_heap* row);
  *  Returns 0, or the errno of the failed write. Allocates nothing. Thread-safe. */
 int weir_stats_json(int fd);
 
+/** Give back what the calling thread's heap caches: for a worker that is about to wait for long.
+ *
+ *  The free blocks and slabs that the thread kept for itself become other threads' to use, empty ones go to
+ * the page layer (and by its rules to the kernel), frees that wait for other heaps are delivered, and blocks
+ * that others free into its slabs meanwhile wait for nobody. Blocks in use are not touched. The thread's next
+ * malloc gives it a heap again. It costs some microseconds and the next allocations a slow path each: worth
+ * it before a wait of milliseconds, not of microseconds. Thread-safe; not async-signal-safe. Keeps errno. */
+void weir_thread_idle(void);
+
 /** The version of the library as "major.minor.patch"; a static string. */
 const char* weir_version(void);
 

@@ -37,7 +37,13 @@ static pthread_key_t thread_key;
 static void thread_exit(void* rounds) {
     uintptr_t left = (uintptr_t)rounds;
     if (left > 1 && pthread_setspecific(thread_key, (void*)(left - 1)) == 0) return;
-    heap_detach();
+    heap_detach("thread exit");
+}
+
+WEIR_EXPORT void weir_thread_idle(void) {
+    int saved = errno;
+    heap_detach("weir_thread_idle");
+    errno = saved;
 }
 
 static void thread_attached(void) {

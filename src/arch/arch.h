@@ -11,9 +11,37 @@
 
 #include "base/compiler.h"
 
-/* Defined by the heap layer. Non-static, hidden, initial-exec and kept by the linker, because only
- * assembly names it. */
-extern __attribute__((visibility("hidden"), tls_model("initial-exec"))) _Thread_local void* weir_thread_word;
+/* How the word is reached; -DWEIR_TLS=name chooses.
+ *   fresh    initial-exec, by assembly: libweir, and what is compiled into a program
+ *   dynamic  TLS descriptors, by assembly: a library that dlopen may load at any time, however little static
+ * TLS the process has left naive    what the compiler makes of a plain thread-local variable: for tests, to
+ * show why it is wrong */
+#define WEIR_TLS_fresh 1
+#define WEIR_TLS_dynamic 2
+#define WEIR_TLS_naive 3
+#define WEIR_TLS_NUMBER_EXPANDED(name) WEIR_TLS_##name
+#define WEIR_TLS_NUMBER(name) WEIR_TLS_NUMBER_EXPANDED(name)
+#ifndef WEIR_TLS
+#    define WEIR_TLS fresh
+#endif
+#define WEIR_TLS_IS_DYNAMIC (WEIR_TLS_NUMBER(WEIR_TLS) == WEIR_TLS_dynamic)
+#define WEIR_TLS_IS_NAIVE (WEIR_TLS_NUMBER(WEIR_TLS) == WEIR_TLS_naive)
+#if WEIR_TLS_NUMBER(WEIR_TLS) == WEIR_TLS_fresh
+#    define WEIR_TLS_MODEL __attribute__((visibility("hidden"), tls_model("initial-exec")))
+#elif WEIR_TLS_IS_DYNAMIC || WEIR_TLS_IS_NAIVE
+#    define WEIR_TLS_MODEL __attribute__((visibility("hidden")))
+#else
+#    error "WEIR_TLS is fresh, dynamic or naive"
+#endif
+
+/* Defined by the heap layer. Non-static, hidden and kept by the linker, because only assembly names it. */
+extern WEIR_TLS_MODEL _Thread_local void* weir_thread_word;
+
+#if WEIR_TLS_IS_NAIVE
+WEIR_INLINE void* arch_thread_word(void) { return weir_thread_word; }
+WEIR_INLINE void* arch_thread_word_plus(uintptr_t offset) { return (char*)weir_thread_word + offset; }
+WEIR_INLINE void arch_thread_word_set(void* word) { weir_thread_word = word; }
+#endif
 
 #if defined(__x86_64__)
 #    include "arch/x86_64/thread.h"

@@ -122,8 +122,8 @@ WEIR_FN void* heap_realloc(void* p, size_t size, const char* call);
 
 /* Give the calling thread a heap; NULL: no memory. */
 WEIR_FN struct heap* heap_attach(void);
-/* Take the calling thread's heap away: at thread exit. */
-WEIR_FN void heap_detach(void);
+/* Take the calling thread's heap away: at thread exit, or before a long wait. */
+WEIR_FN void heap_detach(const char* call);
 /* Give back what the calling thread's heap caches: outboxes, remote frees, empty slabs. */
 WEIR_FN void heap_collect(void);
 /* Fork: take and give every lock below; in the child the other threads' heaps are emptied out. */

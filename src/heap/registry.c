@@ -17,8 +17,7 @@
 #include "os/os.h"
 #include "page/span.h"
 
-__attribute__((used, visibility("hidden"), tls_model("initial-exec"))) _Thread_local void* weir_thread_word =
-    &heap_empty;
+__attribute__((used)) WEIR_TLS_MODEL _Thread_local void* weir_thread_word = &heap_empty;
 
 #define EMPTY_BINS                                                                                           \
     {                                                                                                        \
@@ -66,10 +65,10 @@ static void heap_retire(struct heap* h) {
 }
 
 /* Empty a heap out: every block and slab goes where other threads can use it. The caller owns h. */
-static void heap_disband(struct heap* h) {
+static void heap_disband(struct heap* h, const char* call) {
     outbox_flush_all(h);
     for (unsigned c = 0; c < CLASS_COUNT; c++) {
-        bin_return(h, c, "thread exit");
+        bin_return(h, c, call);
         struct slice* s = h->active[c];
         h->active[c] = NULL;
         if (s != NULL) {
@@ -87,7 +86,7 @@ static void registry_sweep(void) {
     for (struct heap* h = registry; h != NULL; h = h->registry_next) {
         int tid = load_relaxed(&h->tid);
         if (tid == 0 || tid == TID_UNKNOWN || os_thread_lives(tid)) continue;
-        heap_disband(h);
+        heap_disband(h, "thread exit");
         heap_retire(h);
         found++;
     }
@@ -147,13 +146,13 @@ WEIR_FN struct heap* heap_attach(void) {
     return h;
 }
 
-WEIR_FN void heap_detach(void) {
+WEIR_FN void heap_detach(const char* call) {
     struct heap* h = heap_self();
     if (h == &heap_empty) return;
     /* No allocation under way here is to find the heap again by the thread's id. */
     store_relaxed(&h->tid, TID_UNKNOWN);
     arch_thread_word_set(&heap_empty);
-    heap_disband(h);
+    heap_disband(h, call);
     os_lock_take(&heaps_lock);
     heap_retire(h);
     os_lock_give(&heaps_lock);

@@ -23,7 +23,7 @@ bool unit_size_matches(size_t usable, size_t size, size_t align) {
 }
 
 struct heap* unit_attach(void) { return heap_attach(); }
-void unit_detach(void) { heap_detach(); }
+void unit_detach(void) { heap_detach("thread exit"); }
 void unit_collect(void) { heap_collect(); }
 struct heap* unit_self(void) { return heap_self() == &heap_empty ? NULL : heap_self(); }
 void unit_fork_prepare(void) { heap_fork_prepare(); }

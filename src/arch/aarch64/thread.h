@@ -7,6 +7,30 @@
 
 #include "base/compiler.h"
 
+#if WEIR_TLS_IS_DYNAMIC
+
+/* The word's address, by its TLS descriptor: the function it names changes x0 and the link register alone. */
+WEIR_INLINE void** arch_thread_word_address(void) {
+    register char* distance __asm__("x0");
+    char* thread;
+    __asm__ volatile("adrp x0, :tlsdesc:weir_thread_word\n\t"
+                     "ldr x1, [x0, :tlsdesc_lo12:weir_thread_word]\n\t"
+                     "add x0, x0, :tlsdesc_lo12:weir_thread_word\n\t"
+                     ".tlsdesccall weir_thread_word\n\t"
+                     "blr x1\n\t"
+                     "mrs %1, tpidr_el0"
+                     : "=r"(distance), "=&r"(thread)
+                     :
+                     : "x1", "x30", "cc", "memory");
+    return (void**)(void*)(thread + (uintptr_t)distance);
+}
+
+WEIR_INLINE void* arch_thread_word(void) { return *arch_thread_word_address(); }
+WEIR_INLINE void* arch_thread_word_plus(uintptr_t offset) { return (char*)arch_thread_word() + offset; }
+WEIR_INLINE void arch_thread_word_set(void* word) { *arch_thread_word_address() = word; }
+
+#elif !WEIR_TLS_IS_NAIVE
+
 /* Volatile, so that each call site reads it again; without a memory clobber, since it orders nothing. */
 WEIR_INLINE void* arch_thread_word(void) {
     void* word;
@@ -33,6 +57,8 @@ WEIR_INLINE void arch_thread_word_set(void* word) {
                      : "r"(word)
                      : "memory");
 }
+
+#endif
 
 /* The thread pointer, as a name for the calling thread in locks. */
 WEIR_INLINE void* arch_thread_pointer(void) {

@@ -11,7 +11,43 @@
 
 #include "base/compiler.h"
 
-#if defined(__PIC__) && !defined(__PIE__)
+#if WEIR_TLS_IS_DYNAMIC
+
+/* The word's distance from the thread pointer. The descriptor's function changes rax and the flags alone, but
+ * the first call in a thread may fill in the thread's block, and glibc before 2.40 did not save vector
+ * registers then. The compiler does not see the call: what it may keep below the stack pointer is skipped,
+ * and the stack aligned. */
+WEIR_INLINE uintptr_t arch_thread_word_distance(void) {
+    uintptr_t distance;
+    void* stack;
+    __asm__ volatile("movq %%rsp, %1\n\t"
+                     "addq $-128, %%rsp\n\t"
+                     "andq $-16, %%rsp\n\t"
+                     "leaq weir_thread_word@tlsdesc(%%rip), %%rax\n\t"
+                     "call *weir_thread_word@tlscall(%%rax)\n\t"
+                     "movq %1, %%rsp"
+                     : "=&a"(distance), "=&r"(stack)
+                     :
+                     : "cc", "memory", "xmm0", "xmm1", "xmm2", "xmm3", "xmm4", "xmm5", "xmm6", "xmm7", "xmm8",
+                       "xmm9", "xmm10", "xmm11", "xmm12", "xmm13", "xmm14", "xmm15");
+    return distance;
+}
+
+WEIR_INLINE void* arch_thread_word(void) {
+    void* word;
+    __asm__ volatile("movq %%fs:(%1), %0" : "=r"(word) : "r"(arch_thread_word_distance()));
+    return word;
+}
+
+WEIR_INLINE void* arch_thread_word_plus(uintptr_t offset) { return (char*)arch_thread_word() + offset; }
+
+WEIR_INLINE void arch_thread_word_set(void* word) {
+    __asm__ volatile("movq %0, %%fs:(%1)" : : "r"(word), "r"(arch_thread_word_distance()) : "memory");
+}
+
+#elif WEIR_TLS_IS_NAIVE
+/* arch.h has it. */
+#elif defined(__PIC__) && !defined(__PIE__)
 
 WEIR_INLINE void* arch_thread_word(void) {
     void* word;
