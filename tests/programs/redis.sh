@@ -4,8 +4,8 @@
 # takes its calls over. The first run compares with jemalloc as it comes, and the proof that calls went there; the second
 # with glibc's malloc, preloaded.
 #
-# program: name=jemalloc served=libjemalloc.so.2 reach=redis-server|redis-check-rdb,redis-benchmark,redis-cli main=redis-server|redis-check-rdb rounds=2 needs=redis-server:redis-server,redis-benchmark:redis-tools input=commands
-# program: name=glibc baseline=libc.so.6 reach=redis-server|redis-check-rdb,redis-benchmark,redis-cli main=redis-server|redis-check-rdb rounds=2 needs=redis-server:redis-server,redis-benchmark:redis-tools input=commands
+# program: name=jemalloc served=libjemalloc.so.2 reach=redis-server|redis-check-rdb,redis-benchmark,redis-cli main=redis-server|redis-check-rdb needs=redis-server:redis-server,redis-benchmark:redis-tools input=commands
+# program: name=glibc baseline=libc.so.6 reach=redis-server|redis-check-rdb,redis-benchmark,redis-cli main=redis-server|redis-check-rdb needs=redis-server:redis-server,redis-benchmark:redis-tools input=commands
 # version: redis-server --version
 #
 # SPDX-License-Identifier: Apache-2.0

@@ -3,8 +3,8 @@
 #
 # Who may call it: run.py. The lookaside memory is off in the second run, so that every small block of sqlite is malloc's.
 #
-# program: name=memory env=WHERE=:memory:,LOOKASIDE=100 reach=sqlite3 rounds=2 needs=sqlite3:sqlite3
-# program: name=file env=WHERE=speed.db,LOOKASIDE=0 reach=sqlite3 rounds=2 needs=sqlite3:sqlite3
+# program: name=memory env=WHERE=:memory:,LOOKASIDE=100 reach=sqlite3 needs=sqlite3:sqlite3
+# program: name=file env=WHERE=speed.db,LOOKASIDE=0 reach=sqlite3 needs=sqlite3:sqlite3
 # version: sqlite3 --version
 #
 # SPDX-License-Identifier: Apache-2.0
