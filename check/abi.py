@@ -3,7 +3,7 @@
 
 Who may call it: anybody; the test command calls it with the built library.
 
-    check/abi.py LIBRARY            compare with abi.exports, abi.imports and abi.sizes beside this file
+    check/abi.py LIBRARY...         compare with abi.exports, abi.imports and abi.sizes beside this file
     check/abi.py --self-test        build libraries with one defect each and expect each to be found
 
 It checks exported names and versions (no others), imports (libc alone, nothing after GLIBC_2.34, none
@@ -21,9 +21,11 @@ from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
 GLIBC_MAX = (2, 34)
-SONAME = "libweir.so.1"
+# SONAME of each library that is shipped, and what its thread word is reached by.
+TLS_OF = {"libweir.so.1": "initial-exec", "libweir-dlopen.so.1": "descriptors"}
 NEEDED_ALLOWED = re.compile(r"(libc\.so\.6|ld-linux-[a-z0-9_-]+\.so\.\d)$")
-TLS_DYNAMIC = re.compile(r"R_\w*(DTPMOD|DTPREL|DTPOFF|TLSDESC)\w*")
+TLS_BY_CALL = re.compile(r"R_\w*(DTPMOD|DTPREL|DTPOFF)\w*")
+TLS_DESCRIPTOR = re.compile(r"R_\w*TLSDESC\w*")
 
 
 def read_list(path):
@@ -76,12 +78,18 @@ def check_dynamic(library):
     needed = re.findall(r"\(NEEDED\).*\[(.*)\]", dynamic)
     foreign = [n for n in needed if not NEEDED_ALLOWED.match(n)]
     yield not foreign, f"needs libc alone, found {' '.join(foreign)}"
-    yield re.findall(r"\(SONAME\).*\[(.*)\]", dynamic) == [SONAME], f"soname is {SONAME}"
+    soname = (re.findall(r"\(SONAME\).*\[(.*)\]", dynamic) or ["none"])[0]
+    yield soname in TLS_OF, f"soname is one of {' '.join(TLS_OF)}, found {soname}"
     yield "TEXTREL" not in dynamic, "no text relocations"
     yield re.search(r"\((RPATH|RUNPATH)\)", dynamic) is None, "no search path of its own"
-    yield re.search(r"\(FLAGS\).*\bSTATIC_TLS\b", dynamic) is not None, "TLS is initial-exec (STATIC_TLS)"
+    relocations = readelf(library, "-r")
+    by_descriptor = TLS_OF.get(soname) == "descriptors"
+    is_static = re.search(r"\(FLAGS\).*\bSTATIC_TLS\b", dynamic) is not None
+    yield is_static != by_descriptor, f"TLS is {TLS_OF.get(soname)} (STATIC_TLS {'set' if is_static else 'not set'})"
+    yield (TLS_DESCRIPTOR.search(relocations) is not None) == by_descriptor, "TLS descriptors where they belong"
+    yield "NODELETE" in dynamic, "never unloaded"
     yield re.search(r"\bBIND_NOW\b|\bNOW\b", dynamic) is not None, "symbols are bound at load"
-    yield TLS_DYNAMIC.search(readelf(library, "-r")) is None, "no dynamic TLS relocations"
+    yield TLS_BY_CALL.search(relocations) is None, "no TLS relocations that need a call"
     headers = readelf(library, "-l")
     yield re.search(r"GNU_STACK\s+\S+\s+\S+\s+\S+\s+\S+\s+\S+\s+RW\s", headers) is not None, "the stack is not executable"
     yield "GNU_RELRO" in headers, "relocated data is read-only after load"
@@ -121,8 +129,9 @@ static __thread int word __attribute__((tls_model("initial-exec"), used));
 __attribute__((visibility("default"))) void* cfree(void) { word++; return (void*)(long)getpid(); }
 __attribute__((visibility("default"))) int weir_version(void) { return 1; }
 """
+SONAME = "-Wl,-soname,libweir.so.1"
 MAP = "WEIR_1 { global: weir_version; };\n"
-FLAGS = ["-shared", "-fPIC", "-O1", "-fvisibility=hidden", f"-Wl,-soname,{SONAME}", "-Wl,-z,relro,-z,now", "-nostartfiles"]
+FLAGS = ["-shared", "-fPIC", "-O1", "-fvisibility=hidden", SONAME, "-Wl,-z,relro,-z,now", "-Wl,-z,nodelete", "-nostartfiles"]
 # name, added source, flags to add, flags to drop, a word of the verdict that must fail
 DEFECTS = [
     ("an export too many", '__attribute__((visibility("default"))) int other;', [], [], "nothing else"),
@@ -133,7 +142,10 @@ DEFECTS = [
     ("a foreign import", "int missing(void);__attribute__((used)) int (*g)(void) = missing;", [], [], "missing"),
     ("another library", "double cos(double);__attribute__((used)) double (*g)(double) = cos;",
      ["-fno-builtin", "-lm"], [], "libc alone"),
-    ("no soname", "", [], [f"-Wl,-soname,{SONAME}"], "soname"),
+    ("no soname", "", [], [SONAME], "soname"),
+    ("an unknown soname", "", ["-Wl,-soname,libother.so.1"], [SONAME], "soname"),
+    ("initial-exec TLS in the one for dlopen", "", ["-Wl,-soname,libweir-dlopen.so.1"], [SONAME], "descriptors"),
+    ("unloading", "", [], ["-Wl,-z,nodelete"], "unloaded"),
     ("a search path", "", ["-Wl,-rpath,/nowhere"], [], "search path"),
     ("late binding", "", ["-Wl,-z,lazy"], ["-Wl,-z,relro,-z,now"], "bound at load"),
     ("dynamic TLS", 'static __thread int late; __attribute__((visibility("hidden"), used)) int* h(void) { return &late; }',
@@ -183,14 +195,14 @@ def self_test():
 
 def main():
     parser = argparse.ArgumentParser(description="compare the library's dynamic symbols with the committed lists")
-    parser.add_argument("library", type=Path, nargs="?", help="libweir.so.1")
+    parser.add_argument("library", type=Path, nargs="*", help=" or ".join(TLS_OF))
     parser.add_argument("--self-test", action="store_true")
     arguments = parser.parse_args()
     if arguments.self_test:
         return self_test()
-    if arguments.library is None or not arguments.library.is_file():
-        parser.error(f"no such library: {arguments.library}")
-    verdicts = list(check(arguments.library))
+    if not arguments.library or not all(library.is_file() for library in arguments.library):
+        parser.error(f"no such library: {' '.join(map(str, arguments.library)) or 'none given'}")
+    verdicts = [(good, f"{library.name}: {text}") for library in arguments.library for good, text in check(library)]
     for good, text in verdicts:
         if not good:
             print(f"error: {text}")

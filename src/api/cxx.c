@@ -75,7 +75,8 @@ static void* new_aligned(size_t size, size_t align) {
 
 /* Names for our own definitions, whoever else defines the operator: where the two differ, the program has
  * replaced it. A weak definition is one that compilers neither inline nor take for the only one. */
-#define OWN(own, name) static __typeof__(name) own __attribute__((alias(#name)))
+#define OWN(own, name) OWN_EXPANDED(own, name)
+#define OWN_EXPANDED(own, name) static __typeof__(name) own __attribute__((alias(#name)))
 #define REPLACED(own, name) weir_unlikely((name) != (own))
 
 void* _Znwm(size_t size); /* no header declares them to C */
