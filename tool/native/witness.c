@@ -35,6 +35,9 @@
 #include <unistd.h>
 
 #define OBJECTS 256
+/* Pointers are turned in this many objects at most, in load order, and in the C library: the first call of a
+ * program with hundreds of libraries is seen as soon, and its start is not slowed down. */
+#define OBJECTS_WATCHED 64
 #define DYNAMIC_ENTRIES_MAX 512
 
 static const struct {
@@ -304,7 +307,11 @@ static bool object_protect(const struct object* object, int protection) {
 /* The number of the symbol that is called `name`, or WITNESS_SYMBOL_COUNT. */
 static unsigned symbol_number(const char* name) {
     unsigned at = 0;
-    if (*name == '_' ? name[1] != 'Z' : !strchr("mcrpa", *name)) return WITNESS_SYMBOL_COUNT;
+    /* Nearly all names end here. */
+    char first = *name;
+    bool wanted = first == '_' ? name[1] == 'Z' && name[2] == 'n'
+                               : first == 'm' || first == 'c' || first == 'r' || first == 'p' || first == 'a';
+    if (!wanted) return WITNESS_SYMBOL_COUNT;
     while (at < WITNESS_SYMBOL_COUNT && strcmp(symbols[at].name, name) != 0) at++;
     return at;
 }
@@ -446,7 +453,8 @@ __attribute__((constructor)) static void witness_start(int count, char** argumen
         if (slot) {
             slot_state(slot, WITNESS_LOADED);
             for (unsigned at = 0; at < object_count; at++) {
-                if (!objects[at].skipped) object_watch(&objects[at]);
+                const struct object* object = &objects[at];
+                if (!object->skipped && (at < OBJECTS_WATCHED || object->is_libc)) object_watch(&objects[at]);
             }
             slot->watched = pointer_count;
         }
