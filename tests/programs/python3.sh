@@ -2,8 +2,8 @@
 #
 # Who may call it: run.py. Runs twice: with Python's own small-block allocator over malloc, and with malloc alone.
 #
-# program: name=pymalloc reach=python3[.].* needs=/usr/bin/python3:python3,/usr/lib/python3*/test/test_list.py:libpython3.11-testsuite|libpython3.12-testsuite
-# program: name=malloc reach=python3[.].* env=PYTHONMALLOC=malloc needs=/usr/bin/python3:python3,/usr/lib/python3*/test/test_list.py:libpython3.11-testsuite|libpython3.12-testsuite
+# program: name=pymalloc rounds=1 reach=python3[.].* needs=/usr/bin/python3:python3,/usr/lib/python3*/test/test_list.py:libpython3.11-testsuite|libpython3.12-testsuite
+# program: name=malloc rounds=1 reach=python3[.].* env=PYTHONMALLOC=malloc needs=/usr/bin/python3:python3,/usr/lib/python3*/test/test_list.py:libpython3.11-testsuite|libpython3.12-testsuite
 # version: /usr/bin/python3 --version
 #
 # SPDX-License-Identifier: Apache-2.0
