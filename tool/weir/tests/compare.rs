@@ -145,7 +145,7 @@ fn every_allocator_that_is_there_is_reached() {
     let bump = library(&scratch, "libbump.so", BUMP);
     let program = compile(&scratch, "touch", TOUCH, &["-O1", "-fno-builtin"]);
     let with = format!("bump={}", shown(&bump));
-    let (output, json) = compare(&["--rounds", "2", "--with", &with], &[shown(&program), "3"]);
+    let (output, json) = compare(&["--rounds", "6", "--with", &with], &[shown(&program), "3"]);
     assert_eq!(status(&output), 0, "{}", text(&output.stdout));
     assert_proven(&json, "system", "libc.so");
     assert_proven(&json, "weir", "libweir.so.1");

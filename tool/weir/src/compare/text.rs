@@ -20,7 +20,7 @@ pub fn text(outcome: &Outcome) -> String {
         let intervals = if rounds < stats::VALUES_MIN {
             format!("{} are needed for confidence intervals", stats::VALUES_MIN)
         } else {
-            "in parentheses the 95 % interval of the ratio to system".to_owned()
+            "(95 % interval of the ratio to system)".to_owned()
         };
         let rounds = units::plural(rounds as u64, "round", "interleaved rounds");
         let _ = writeln!(out, "medians of {rounds}; {intervals}");
