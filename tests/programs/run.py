@@ -377,7 +377,7 @@ def measure(run, places, options):
         if is_slower():
             rounds(1)
     (plain_s, plain_kib, plain_end), (ours_s, ours_kib, ours_end) = medians(plain), medians(ours)
-    row = (f"{run.name:20} {version:16.16} {plain_s:7.2f} {ours_s:7.2f} {ours_s / plain_s:5.2f} {mebibytes(plain_kib)} "
+    row = (f"{run.name:22} {version:16.16} {plain_s:7.2f} {ours_s:7.2f} {ours_s / plain_s:5.2f} {mebibytes(plain_kib)} "
            f"{mebibytes(ours_kib)} {ours_kib / plain_kib:5.2f} {mebibytes(plain_end)} {mebibytes(ours_end)} {processes:5}")
     if options.bounded and ours_kib > plain_kib * PEAK_RATIO_MAX and ours_kib - plain_kib > PEAK_MIN_KIB:
         raise Failure(f"more than {PEAK_RATIO_MAX} times the system's peak resident memory\n    {row}")
@@ -409,8 +409,8 @@ def main():
             sys.exit(f"run.py: no such library: {path}")
 
     passed = failed = 0
-    print(f"{'':5}{'':36} {'seconds':^21} {'peak MiB':^23} {'MiB at the end':^17}\n"
-          f"{'':5}{'program':20} {'version':16} {'system':>7} {'weir':>7} {'ratio':>5} {'system':>8} {'weir':>8} {'ratio':>5} {'system':>8} "
+    print(f"{'':5}{'':38} {'seconds':^21} {'peak MiB':^23} {'MiB at the end':^17}\n"
+          f"{'':5}{'program':22} {'version':16} {'system':>7} {'weir':>7} {'ratio':>5} {'system':>8} {'weir':>8} {'ratio':>5} {'system':>8} "
           f"{'weir':>8} {'procs':>5}")
     begun = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="programs-places.") as top:
