@@ -22,6 +22,7 @@ STRICT = ("-DCMAKE_C_FLAGS=-Wall -Wextra -Wconversion -Wcast-align -pedantic -We
 INSTALLED = [
     "include/weir/weir.h", "include/weir/weir.hpp", "include/weir/wire.h", f"{LIBDIR}/libweir.a",
     f"{LIBDIR}/libweir.so", f"{LIBDIR}/libweir.so.1", f"{LIBDIR}/libweir.so.1.0.0",
+    f"{LIBDIR}/libweir-dlopen.so.1", f"{LIBDIR}/libweir-dlopen.so.1.0.0",
     f"{LIBDIR}/cmake/weir/weirConfig.cmake", f"{LIBDIR}/cmake/weir/weirConfigVersion.cmake",
     f"{LIBDIR}/cmake/weir/weir-object.cmake", f"{LIBDIR}/cmake/weir/weir-shared.cmake",
     f"{LIBDIR}/cmake/weir/weir-shared-release.cmake", f"{LIBDIR}/cmake/weir/weir-static.cmake",
@@ -56,7 +57,8 @@ def layout(bench):
     other = bench.build / "prefix"
     bench.must("cmake", "--install", bench.build / "weir", "--prefix", other, "--component", "runtime")
     bench.check("--component runtime is the library alone", files_below(other) ==
-                [f"{LIBDIR}/libweir.so.1", f"{LIBDIR}/libweir.so.1.0.0"], files_below(other))
+                sorted(f"{LIBDIR}/{name}.so.1{rest}" for name in ("libweir", "libweir-dlopen") for rest in ("", ".0.0")),
+                files_below(other))
 
 
 def configure(bench, name, prefix, languages, kinds, *options):
