@@ -33,7 +33,7 @@ HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 CC = os.environ.get("CC", "gcc")
 CXX = os.environ.get("CXX", "g++")
-BUILD_TIMEOUT_S = 1000  # of one command; on two idle processors the slowest takes about a minute
+BUILD_TIMEOUT_S = 1000  # of one command; on two processors the slowest takes about two minutes
 
 
 class Unbuildable(Exception):
