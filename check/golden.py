@@ -33,8 +33,8 @@ GOLDEN = ROOT / "tests" / "golden" / "fastpath.json"
 SHARED = ["malloc", "free", "calloc", "_Znwm", "_ZdlPvm"]
 PAIRS = ["pair_malloc_free", "pair_new_delete"]
 
-# arch, how it is built, compiler, and the sizes' step (the emulator's log is long)
-Flavour = namedtuple("Flavour", "name arch kind cc step")
+# arch, how it is built, compiler, the sizes' step (the emulator's log is long), and more flags for the library's unit
+Flavour = namedtuple("Flavour", "name arch kind cc step more", defaults=((),))
 FLAVOURS = [
     Flavour("x86_64/shared-gcc", "x86_64", "shared", "gcc", 1),
     Flavour("x86_64/shared-clang", "x86_64", "shared", "clang-19", 1),
@@ -350,6 +350,7 @@ def build_shared(flavour):
     else:
         options += [f"-DCMAKE_C_COMPILER={flavour.cc}",
                     f"-DCMAKE_CXX_COMPILER={flavour.cc.replace('gcc', 'g++').replace('clang', 'clang++')}"]
+    options.append(f"-DCMAKE_C_FLAGS={' '.join(flavour.more)}")
     run_text(["cmake", "-S", ROOT, "-B", folder, "-G", "Ninja", *options])
     run_text(["cmake", "--build", folder, "--target", "weir"])
     return folder, folder / "libweir.so.1", build_flags(folder)
@@ -357,16 +358,17 @@ def build_shared(flavour):
 
 def build_lto(flavour):
     """One program from trace.c, pair.c and the library's unit, melted at link time."""
-    shared = flavour._replace(name=flavour.name.replace(flavour.kind, "shared"))
+    shared = flavour._replace(name=flavour.name.replace(flavour.kind, "shared"), more=())
     folder, _, flags = build_shared(shared)
     folder = folder.parent / flavour.name.replace("/", "-")
     folder.mkdir(exist_ok=True)
     flags = ["-fPIE" if f == "-fPIC" else f for f in flags if not f.startswith(("-W", "-Dweir", "-DWEIR_WEAK"))] + ["-flto"]
     if flavour.kind == "trusted":
         flags.append("-DWEIR_TRUST_SIZE=1")
-    run_text([flavour.cc, *flags, "-I", ROOT / "include", "-I", ROOT / "src", "-c", ROOT / "src/weir.c",
+    run_text([flavour.cc, *flags, *flavour.more, "-I", ROOT / "include", "-I", ROOT / "src", "-c", ROOT / "src/weir.c",
               "-o", folder / "weir.o"])
-    run_text([flavour.cc, "-O2", "-std=c17", "-fPIE", "-flto", "-fcf-protection=none", "-c", ROOT / "tests/golden/pair.c",
+    thin = [f for f in flavour.more if f == "-flto=thin"]
+    run_text([flavour.cc, "-O2", "-std=c17", "-fPIE", "-flto", *thin, "-fcf-protection=none", "-c", ROOT / "tests/golden/pair.c",
               "-o", folder / "pair.o"])
     run_text([flavour.cc, "-O2", "-std=gnu17", "-fPIE", "-c", ROOT / "tests/golden/trace.c", "-o", folder / "trace.o"])
     program = folder / "trace"

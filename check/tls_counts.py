@@ -1,0 +1,53 @@
+#!/usr/bin/env python3
+"""check/tls_counts.py: that reading the thread word afresh costs nothing: instructions on the fast path of malloc and free,
+with the thread word as weir reads it and as a plain thread-local variable of the same model.
+
+Who may call it: anybody; the test command calls it. It builds each way twice, the second time with -DWEIR_TLS=naive, and
+counts by check/golden.py's tracing. More than one instruction a call above the plain variable's fails. It deliberately
+does not know whether the plain variable is right: tests/fiber shows that it is not.
+
+SPDX-License-Identifier: Apache-2.0
+"""
+import sys
+
+import golden
+
+SLACK = 1
+CALLS = {"pair_malloc_free": 2, "pair_new_delete": 2}  # how many are counted together; else one
+NAIVE = ("-DWEIR_TLS=naive", "-ftls-model=initial-exec")
+WAYS = [
+    golden.Flavour("x86_64/shared-gcc", "x86_64", "shared", "gcc", 64),
+    golden.Flavour("x86_64/shared-clang", "x86_64", "shared", "clang-19", 64),
+    golden.Flavour("x86_64/lto-gcc", "x86_64", "lto", "gcc", 64),
+    golden.Flavour("x86_64/lto-clang", "x86_64", "lto", "clang-19", 64),
+    golden.Flavour("x86_64/lto-clang-thin", "x86_64", "lto", "clang-19", 64, ("-flto=thin",)),
+    golden.Flavour("aarch64/shared-gcc", "aarch64", "shared", "aarch64-linux-gnu-gcc", 128),
+]
+
+
+def counts(way):
+    return {name: figures["instructions_max"] for name, figures in golden.measure(way)["functions"].items()}
+
+
+def main():
+    passed = failed = 0
+    print(f"{'instructions':24} {'function':18} {'weir':>5} {'plain':>6}")
+    for way in WAYS:
+        try:
+            # Folders of its own: golden.py's own builds stay as they are.
+            real = counts(way._replace(name=f"tls-{way.name}"))
+            plain = counts(way._replace(name=f"tls-{way.name}-naive", more=way.more + NAIVE))
+        except golden.Failure as failure:
+            print(f"FAIL {way.name}: {failure}")
+            failed += 1
+            continue
+        for name, count in real.items():
+            good = 0 < count <= plain[name] + SLACK * CALLS.get(name, 1)
+            print(f"{way.name:24} {name:18} {count:5} {plain[name]:6}{'' if good else '   FAIL'}", flush=True)
+            passed, failed = passed + good, failed + (not good)
+    print(f"{passed} passed, {failed} failed")
+    return 1 if failed or not passed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
