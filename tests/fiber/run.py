@@ -13,6 +13,7 @@ SPDX-License-Identifier: Apache-2.0
 import argparse
 import os
 import re
+import resource
 import shutil
 import subprocess
 import sys
@@ -32,9 +33,9 @@ SOURCES = {"migrate": "migrate.c", "ucontext": "switch_ucontext.c", "hand": "swi
 # without LTO; shared: libweir.so.1, preloaded; dlopen: libweir-dlopen.so.1, loaded late.
 Config = namedtuple("Config", "name arch cc lto form tls")
 MELTED = ("program", "archive", "library")
+AARCH64 = "--target=aarch64-linux-gnu"  # clang is a cross compiler as it is
 CONFIGS = [
-    Config(f"{arch}/{cc.split('-')[-1] if arch == 'aarch64' else cc.split('-')[0]}-{lto or 'plain'}/{form}/{tls}",
-           arch, cc, lto, form, tls)
+    Config(f"{arch}/{cc.replace('aarch64-linux-gnu-', '').split('-')[0]}-{lto or 'plain'}/{form}/{tls}", arch, cc, lto, form, tls)
     for arch, cc, lto, form, variants in [
         ("x86_64", "gcc", "", "object", ("fresh",)),
         ("x86_64", "gcc", "", "shared", ("fresh",)),
@@ -46,9 +47,11 @@ CONFIGS = [
         ("x86_64", "clang-19", "thin", "library", ("fresh", "naive")),
         ("x86_64", "clang-19", "full", "program", ("fresh", "naive")),
         ("x86_64", "clang-19", "full", "library", ("fresh", "naive")),
+        ("aarch64", "aarch64-linux-gnu-gcc", "", "object", ("fresh",)),
         ("aarch64", "aarch64-linux-gnu-gcc", "lto", "program", ("fresh", "naive")),
         ("aarch64", "aarch64-linux-gnu-gcc", "lto", "library", ("fresh", "naive")),
-        ("aarch64", "aarch64-linux-gnu-gcc", "", "object", ("fresh",)),
+        ("aarch64", "clang-19", "thin", "program", ("fresh", "naive")),
+        ("aarch64", "clang-19", "full", "library", ("fresh", "naive")),
     ] for tls in variants]
 
 # Where a plain variable must be found kept over a switch: so much is known of each architecture. Empty lists elsewhere
@@ -78,8 +81,13 @@ def run_text(command, **more):
 
 # ---------------------------------------------------------------- building
 
-def cxx_of(cc):
-    return cc.replace("clang", "clang++").replace("gcc", "g++")
+def cc_of(config):
+    return [config.cc, AARCH64] if config.arch == "aarch64" and config.cc.startswith("clang") else [config.cc]
+
+
+def cxx_of(config):
+    cc = cc_of(config)
+    return [cc[0].replace("clang", "clang++").replace("gcc", "g++"), *cc[1:]]
 
 
 def lto_flags(config):
@@ -103,10 +111,9 @@ def optimisation(config):
 
 
 def compile_flags(config):
-    # The body of a fiber calls malloc and its kin as the compiler finds them: no builtin may drop a pair.
     position = ["-fPIC", "-fno-semantic-interposition"] if config.form == "library" else ["-fPIE"]
-    return [optimisation(config), *position, *lto_flags(config), "-fno-builtin", "-fcf-protection=none"
-            if config.arch == "x86_64" else "-fno-builtin"]
+    branches = ["-fcf-protection=none"] if config.arch == "x86_64" else []
+    return [*position, *lto_flags(config), *branches]
 
 
 def build_allocator(config, folder):
@@ -114,9 +121,8 @@ def build_allocator(config, folder):
     if config.form in ("shared", "dlopen"):
         return []
     unit = folder / "weir.o"
-    position = ["-fPIC"] if config.form == "object" else compile_flags(config)[1:-2]
-    run_text([config.cc, "-std=gnu17", optimisation(config), *position, "-fexceptions",
-              *(["-fcf-protection=return"] if config.arch == "x86_64" else []), f"-DWEIR_TLS={config.tls}",
+    flags = ["-fPIC"] if config.form == "object" else compile_flags(config)
+    run_text([*cc_of(config), "-std=gnu17", optimisation(config), *flags, "-fexceptions", f"-DWEIR_TLS={config.tls}",
               "-I", ROOT / "include", "-I", ROOT / "src", "-c", ROOT / "src/weir.c", "-o", unit])
     if config.form != "archive":
         return [unit]
@@ -136,13 +142,13 @@ def build(config, folder):
         source = HERE / SOURCES[part]
         is_cxx = source.suffix == ".cpp"
         objects[part] = folder / f"{part}.o"
-        run_text([cxx_of(config.cc) if is_cxx else config.cc, "-std=gnu++20" if is_cxx else "-std=gnu17", "-Wall",
-                  "-Wextra", "-Werror", *compile_flags(config), *early, "-c", source, "-o", objects[part]])
+        run_text([*(cxx_of(config) if is_cxx else cc_of(config)), "-std=gnu++20" if is_cxx else "-std=gnu17", "-Wall",
+                  "-Wextra", "-Werror", optimisation(config), *compile_flags(config), "-fno-builtin", *early, "-c", source, "-o", objects[part]])
     libraries = ["-lboost_context"] if "boost" in kinds_of(config) else []
     libraries += ["-pthread", "-ldl"]
     program = folder / "migrate"
     fibers = [objects[k] for k in kinds_of(config)]
-    linker = [cxx_of(config.cc), optimisation(config), *lto_flags(config), *link_flags(config)]
+    linker = [*cxx_of(config), optimisation(config), *lto_flags(config), *link_flags(config)]
     if config.form == "library":
         library = folder / "libfibers.so"
         run_text([*linker, "-fPIC", "-shared", "-Wl,-soname,libfibers.so", "-o", library, *fibers, *allocator, *libraries])
@@ -150,11 +156,11 @@ def build(config, folder):
                   *libraries])
         return program, library
     if config.form == "dlopen":
-        run_text([config.cc, "-O2", "-std=gnu17", "-Wall", "-Wextra", "-Werror", "-c", HERE / "loaded.c", "-o",
+        run_text([*cc_of(config), "-O2", "-std=gnu17", "-Wall", "-Wextra", "-Werror", "-c", HERE / "loaded.c", "-o",
                   folder / "loaded.o"])
         for size in (128, 8):
             filler = folder / f"filler{size}.so"
-            run_text([config.cc, "-O2", "-fPIC", f"-DFILLER_BYTES={size}", "-shared", "-o", filler, HERE / "filler.c"])
+            run_text([*cc_of(config), "-O2", "-fPIC", f"-DFILLER_BYTES={size}", "-shared", "-o", filler, HERE / "filler.c"])
             for i in range(64):
                 shutil.copy(filler, folder / f"filler{size}-{i}.so")
         fibers.append(folder / "loaded.o")
@@ -312,6 +318,7 @@ def main():
     parser.add_argument("--timeout", type=float, default=600, help="seconds for one run")
     options = parser.parse_args()
     options.lib, options.build = options.lib.resolve(), options.build.resolve()
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     passed = failed = total = 0
     kept = dict.fromkeys(KEPT_SOMEWHERE, 0)
     tried = set()
@@ -329,7 +336,7 @@ def main():
         except Failure as failure:
             print(f"FAIL {config.name:36} {failure}", flush=True)
             failed += 1
-    for arch in sorted(tried):
+    for arch in sorted(tried) if not options.only else []:
         if kept[arch] == 0:
             print(f"FAIL {arch}: no compiler kept a plain variable's address over a switch: the test shows nothing")
             failed += 1
