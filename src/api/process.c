@@ -58,7 +58,9 @@ static void thread_attached(void) {
             store_release(&thread_key_state, usable ? KEY_READY : KEY_REFUSED); /* publishes thread_key */
         }
         while (load_acquire(&thread_key_state) == KEY_MAKING) arch_pause();
-        if (load_acquire(&thread_key_state) == KEY_READY)
+        /* A thread that is ending keeps the rounds it has left: what allocates in the last ones is seen then.
+         */
+        if (load_acquire(&thread_key_state) == KEY_READY && pthread_getspecific(thread_key) == NULL)
             pthread_setspecific(thread_key, (void*)(uintptr_t)PTHREAD_DESTRUCTOR_ITERATIONS);
     }
     errno = saved;

@@ -80,9 +80,12 @@ static void heap_disband(struct heap* h, const char* call) {
     h->kept_bytes = 0;
 }
 
-/* Under heaps_lock: heaps of threads that ended after their exit hook had run. */
+/* Under heaps_lock: heaps of threads that ended after their exit hook had run. No handler may fork while one
+ * of them is half given away. */
 static void registry_sweep(void) {
     uint32_t found = 0;
+    uint64_t signals;
+    bool blocked = os_signals_block(&signals);
     for (struct heap* h = registry; h != NULL; h = h->registry_next) {
         int tid = load_relaxed(&h->tid);
         if (tid == 0 || tid == TID_UNKNOWN || os_thread_lives(tid)) continue;
@@ -90,6 +93,7 @@ static void registry_sweep(void) {
         heap_retire(h);
         found++;
     }
+    if (blocked) os_signals_restore(signals);
     /* What it found decides how soon to look again: the registry stays near twice the living threads. */
     if (found < registry_count / 4) sweep_at = registry_count + registry_count / 4 + 1;
 }
@@ -149,6 +153,9 @@ WEIR_FN struct heap* heap_attach(void) {
 WEIR_FN void heap_detach(const char* call) {
     struct heap* h = heap_self();
     if (h == &heap_empty) return;
+    /* A handler that forked here would leave its child a heap that is nobody's and half given away. */
+    uint64_t signals;
+    bool blocked = os_signals_block(&signals);
     /* No allocation under way here is to find the heap again by the thread's id. */
     store_relaxed(&h->tid, TID_UNKNOWN);
     arch_thread_word_set(&heap_empty);
@@ -156,6 +163,7 @@ WEIR_FN void heap_detach(const char* call) {
     os_lock_take(&heaps_lock);
     heap_retire(h);
     os_lock_give(&heaps_lock);
+    if (blocked) os_signals_restore(signals);
 }
 
 WEIR_FN void heap_collect(void) {

@@ -71,6 +71,10 @@ WEIR_FN bool os_thread_lives(int tid);
 /* Whether p lies in the dynamic loader's own image, whose start-up allocator gave out memory before any
  * malloc could be called. */
 WEIR_FN bool os_loader_owns(const void* p);
+/* Keep every signal from the calling thread until *before is put back; no handler runs in between. False:
+ * refused, and there is nothing to put back. */
+WEIR_FN bool os_signals_block(uint64_t* before);
+WEIR_FN void os_signals_restore(uint64_t before);
 /* 64 unpredictable bits. */
 WEIR_FN uint64_t os_random(void);
 WEIR_FN WEIR_NORETURN void os_abort(void);

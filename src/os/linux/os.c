@@ -242,6 +242,16 @@ WEIR_FN bool os_thread_lives(int tid) {
     return !gone; /* any other answer (a sandbox's refusal) tells nothing */
 }
 
+/* The kernel's set of 64 signals, libc's own two among them. */
+WEIR_FN bool os_signals_block(uint64_t* before) {
+    uint64_t all = ~0ull;
+    return os_call6(OS_OTHER, SYS_rt_sigprocmask, SIG_BLOCK, (long)&all, (long)before, sizeof all, 0, 0) == 0;
+}
+
+WEIR_FN void os_signals_restore(uint64_t before) {
+    os_call6(OS_OTHER, SYS_rt_sigprocmask, SIG_SETMASK, (long)&before, 0, sizeof before, 0, 0);
+}
+
 WEIR_FN uint64_t os_random(void) {
     uint64_t bits = 0;
     if (os_call3(OS_OTHER, SYS_getrandom, (long)&bits, sizeof bits, 1 /* GRND_NONBLOCK */) != sizeof bits) {
