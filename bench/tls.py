@@ -12,6 +12,7 @@ SPDX-License-Identifier: Apache-2.0
 """
 import argparse
 import math
+import os
 import statistics
 import subprocess
 from pathlib import Path
@@ -53,21 +54,22 @@ def build(folder, name, compiler, flags, preloaded, more):
 
 
 def interval(values):
-    """The 95 % interval of the median by order statistics; the extremes where there are too few."""
+    """The narrowest interval of order statistics that covers the median with at least 95 %: from the value with
+    number r (of 1 to n) up, where P(binomial(n, 1/2) < r) is within 2.5 %. The extremes where there are too few."""
     values, n = sorted(values), len(values)
     below, rank = 0.0, 0
-    for k in range(n):
-        below += math.comb(n, k) / 2 ** n
-        if below > 0.025:
-            rank = k
-            break
-    return values[rank], values[n - 1 - rank]
+    while below + math.comb(n, rank) / 2 ** n <= 0.025:
+        below += math.comb(n, rank) / 2 ** n
+        rank += 1
+    number = max(rank, 1)
+    return values[number - 1], values[n - number]
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--rounds", type=int, default=21)
     parser.add_argument("--pairs", type=int, default=20000000)
+    parser.add_argument("--cpu", type=int, default=max(os.sched_getaffinity(0)), help="core to pin to; the last unless told")
     parser.add_argument("--build", type=Path, default=ROOT / "build/bench-tls")
     options = parser.parse_args()
     for compiler in ("gcc", "clang-19"):
@@ -79,7 +81,7 @@ def main():
             order = [(0, real), (1, plain)]
             for which, (program, library) in order if index % 2 == 0 else reversed(order):
                 environment = {"LD_PRELOAD": str(library)} if library else {}
-                times[name][which].append(float(run(program, options.pairs, env=environment)))
+                times[name][which].append(float(run(program, options.pairs, options.cpu, env=environment)))
     print(f"{'ns per malloc(1) and free':26} {'weir':>7} {'plain':>7} {'ratio':>7}  95 % interval")
     for name, (real, plain) in times.items():
         ratios = [r / p for r, p in zip(real, plain)]

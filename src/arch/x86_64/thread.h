@@ -16,16 +16,20 @@
 /* The word's distance from the thread pointer. The descriptor's function changes rax and the flags alone, but
  * the first call in a thread may fill in the thread's block, and glibc before 2.40 did not save vector
  * registers then. The compiler does not see the call: what it may keep below the stack pointer is skipped,
- * and the stack aligned. */
+ * and the stack aligned. Unwinders are told, for frames that are measured from the stack pointer, as all are
+ * that have no array of variable length. */
 WEIR_INLINE uintptr_t arch_thread_word_distance(void) {
     uintptr_t distance;
     void* stack;
     __asm__ volatile("movq %%rsp, %1\n\t"
+                     ".cfi_remember_state\n\t"
+                     ".cfi_def_cfa_register %1\n\t"
                      "addq $-128, %%rsp\n\t"
                      "andq $-16, %%rsp\n\t"
                      "leaq weir_thread_word@tlsdesc(%%rip), %%rax\n\t"
                      "call *weir_thread_word@tlscall(%%rax)\n\t"
-                     "movq %1, %%rsp"
+                     "movq %1, %%rsp\n\t"
+                     ".cfi_restore_state"
                      : "=&a"(distance), "=&r"(stack)
                      :
                      : "cc", "memory", "xmm0", "xmm1", "xmm2", "xmm3", "xmm4", "xmm5", "xmm6", "xmm7", "xmm8",
