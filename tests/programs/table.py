@@ -63,7 +63,7 @@ def compare(run, places, options):
         os.chmod(scratch, 0o755)
         work, result = pathlib.Path(scratch) / "work", pathlib.Path(scratch) / "result.json"
         environment = programs.environment_of(run, work, places, places.scale)
-        command = [str(options.tool.resolve()), "compare", "--quiet", "--json", str(result), "--rounds", str(options.rounds or ROUNDS),
+        command = [str(options.tool.resolve()), "compare", "--quiet", f"--json={result}", "--rounds", str(options.rounds or ROUNDS),
                    "--warmup", "1", "--timeout", f"{run.timeout:.0f}", "--prepare", f"rm -rf '{work}' && mkdir -m 755 '{work}'"]
         for manifest in options.peers:
             command += ["--peers", str(manifest.resolve())]

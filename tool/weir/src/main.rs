@@ -8,6 +8,7 @@ mod elf;
 mod errors;
 mod library;
 mod options;
+mod output;
 mod procfs;
 mod program;
 mod report;
@@ -22,7 +23,6 @@ use anyhow::{Context, Result};
 use clap::error::ErrorKind;
 use clap::{CommandFactory, Parser, Subcommand};
 use run::End;
-use std::io::Write;
 use std::process::ExitCode;
 
 /// Runs programs on the weir allocator and reports what it did for them.
@@ -113,13 +113,8 @@ fn act(action: Action) -> Result<End> {
             String::from_utf8_lossy(&script).into_owned()
         }
     };
-    match std::io::stdout().write_all(text.as_bytes()) {
-        // A reader that has seen enough is no failure.
-        Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => {
-            Err(error).context("cannot write to stdout")
-        }
-        _ => Ok(End::Code(0)),
-    }
+    output::stdout(&text)?;
+    Ok(End::Code(0))
 }
 
 /// Help goes to stdout as it is; an error becomes one line.

@@ -80,6 +80,36 @@ pub fn all_parents() -> Vec<(i32, i32)> {
         .collect()
 }
 
+/// All processes below `pid`, but for those of `without` and what is below them.
+pub fn descendants(pid: i32, without: &[i32]) -> Vec<i32> {
+    let mut found = vec![pid];
+    let mut at = 0;
+    let mut next = Vec::new();
+    while let Some(parent) = found.get(at).copied() {
+        if !children(parent, &mut next) {
+            return descendants_slowly(pid, without);
+        }
+        found.extend(next.drain(..).filter(|child| !without.contains(child)));
+        at += 1;
+    }
+    found.remove(0);
+    found
+}
+
+/// For kernels without lists of children.
+fn descendants_slowly(pid: i32, without: &[i32]) -> Vec<i32> {
+    let parents = all_parents();
+    let mut found = vec![pid];
+    let mut at = 0;
+    while let Some(parent) = found.get(at).copied() {
+        let below = parents.iter().filter(|(child, of)| *of == parent && !without.contains(child));
+        found.extend(below.map(|(child, _)| *child));
+        at += 1;
+    }
+    found.remove(0);
+    found
+}
+
 /// The program that runs, or the error: PermissionDenied where another user's rights are in play.
 pub fn exe(pid: i32) -> io::Result<PathBuf> {
     fs::read_link(format!("/proc/{pid}/exe"))

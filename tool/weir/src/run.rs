@@ -8,6 +8,7 @@ use crate::elf;
 use crate::errors::{self, Exit, NOT_EXECUTABLE, NOT_FOUND, TOOL, USAGE};
 use crate::library::{LIBRARY, Placed};
 use crate::options;
+use crate::output::{Output, reason};
 use crate::program;
 use crate::report::{self, Outcome};
 use crate::sys::{self, Change, Signals, Waited};
@@ -18,7 +19,6 @@ use anyhow::{Context as _, Result};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::env;
 use std::ffi::OsString;
-use std::fs::File;
 use std::io::{self, Write};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -76,8 +76,8 @@ pub fn run(args: Args) -> Result<End> {
     let file = program::find(name, env::var_os("PATH").as_deref())?;
     let image = program::image(&file);
     // Opened now: a report that cannot be written is an error before an hour of work, not after.
-    let json_file = args.json.as_deref().map(create).transpose()?;
-    let report_file = args.report.as_deref().map(create).transpose()?;
+    let json_file = args.json.as_deref().map(Output::new).transpose()?;
+    let report_file = args.report.as_deref().map(Output::new).transpose()?;
 
     let placed = Placed::new()?;
     let signals = Signals::take(&[PASSED_ON.as_slice(), &STOPS].concat())
@@ -110,12 +110,12 @@ pub fn run(args: Args) -> Result<End> {
     } else {
         drop(placed);
     }
-    if let Some((path, file)) = json_file {
+    if let Some(file) = json_file {
         let text = report::json(&outcome).context("cannot write JSON")?;
-        write_whole(&path, file, &text);
+        write_report(file, &text);
     }
     match report_file {
-        Some((path, file)) => write_whole(&path, file, &report::text(&outcome)),
+        Some(file) => write_report(file, &report::text(&outcome)),
         None if args.quiet => {}
         None => {
             let _ = io::stderr().write_all(report::text(&outcome).as_bytes());
@@ -127,27 +127,11 @@ pub fn run(args: Args) -> Result<End> {
     })
 }
 
-pub fn create(path: &Path) -> Result<(PathBuf, File)> {
-    match File::create(path) {
-        Ok(file) => Ok((path.to_path_buf(), file)),
-        Err(error) => Err(Exit::error(
-            TOOL,
-            format!("cannot write {}: {}; name a file that can be", path.display(), reason(&error)),
-        )),
-    }
-}
-
 /// The command has run: its status is worth more than the report.
-pub fn write_whole(path: &Path, mut file: File, text: &str) {
-    if let Err(error) = file.write_all(text.as_bytes()) {
-        errors::say(format_args!("cannot write {}: {}", path.display(), reason(&error)));
+fn write_report(file: Output, text: &str) {
+    if let Err(error) = file.write(text) {
+        errors::say(error);
     }
-}
-
-/// The error without Rust's "(os error 13)".
-fn reason(error: &io::Error) -> String {
-    let text = error.to_string();
-    text.split(" (os error").next().unwrap_or(&text).to_owned()
 }
 
 pub fn start_error(file: &Path, error: &io::Error) -> anyhow::Error {

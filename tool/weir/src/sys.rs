@@ -223,6 +223,14 @@ pub fn kill(pid: i32, signal: i32) {
     }
 }
 
+/// Takes the status of a child that has ended; one that has not, or is none, stays as it is.
+pub fn reap(pid: i32) {
+    // SAFETY: a plain system call that writes nothing.
+    unsafe {
+        libc::waitpid(pid, std::ptr::null_mut(), libc::WNOHANG);
+    }
+}
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Change {
     Exited(i32),

@@ -9,6 +9,7 @@ use common::{Scratch, compile, output, text, tool};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Output, Stdio};
@@ -23,7 +24,7 @@ int main(int count, char** words) {
     char* block = malloc(bytes);
     if (!block) return 1;
     memset(block, 1, bytes);
-    return block[bytes / 2] == 1 ? 0 : 2;
+    return !bytes || block[bytes / 2] == 1 ? 0 : 2;
 }
 "#;
 
@@ -79,8 +80,7 @@ fn library(scratch: &Scratch, name: &str, source: &str) -> PathBuf {
 fn compare(options: &[&str], command: &[&str]) -> (Output, Value) {
     let scratch = Scratch::new();
     let file = scratch.path("compare.json");
-    let output = tool(&["compare", "--json"])
-        .arg(&file)
+    let output = tool(&["compare", &format!("--json={}", shown(&file))])
         .args(options)
         .arg("--")
         .args(command)
@@ -121,7 +121,11 @@ fn status(output: &Output) -> i32 {
 
 /// Nothing of these tests may stay behind: no directory, no process with this word in its command.
 fn assert_gone(word: &str) {
-    let until = Instant::now() + Duration::from_secs(5);
+    assert_gone_after(word, Duration::from_secs(5));
+}
+
+fn assert_gone_after(word: &str, time: Duration) {
+    let until = Instant::now() + time;
     loop {
         let running = fs::read_dir("/proc").expect("/proc").flatten().find(|entry| {
             fs::read(entry.path().join("cmdline"))
@@ -367,7 +371,7 @@ fn memory_is_that_of_the_program_and_not_of_the_tool() {
         allocator(&large, "system")["rounds"][0]["minor_faults"].as_u64().expect("a count");
     assert!(faults > 64 * 256 / 2, "{faults}");
     // Two at once count together.
-    let slow = TOUCH.replace("return block[", "usleep(400000); return block[");
+    let slow = TOUCH.replace("return !bytes", "usleep(400000); return !bytes");
     let slow = format!("#include <unistd.h>\n{slow}");
     let slow = compile(&scratch, "slow", &slow, &["-O1", "-fno-builtin"]);
     let together = format!("{0} 64 & {0} 64; wait", shown(&slow));
@@ -526,14 +530,42 @@ fn a_difference_between_allocators_is_a_failure() {
     let (output, json) = compare(&[BOTH, &["--same-output"]].concat(), &["sh", "-c", print]);
     assert_eq!(status(&output), 3);
     assert!(allocator(&json, "weir")["failure"].to_string().contains("stdout differs"));
-    // The same failure everywhere is none of the allocators'.
-    let (output, json) = compare(BOTH, &["sh", "-c", "echo why >&2; exit 7"]);
-    assert_eq!(status(&output), 0);
-    assert!(
-        json["notes"].to_string().contains("exit status 7 (its last words: why)"),
-        "{}",
-        json["notes"]
+}
+
+#[test]
+fn a_command_that_fails_everywhere_is_a_failure() {
+    let seven: &[&str] = &["sh", "-c", "echo why >&2; exit 7"];
+    let six = ["--only", "system,weir", "--rounds", "6", "--fail-if", "time>+900%"];
+    let (output, json) = compare(&six, seven);
+    assert_eq!(status(&output), 3, "{}", text(&output.stdout));
+    assert_eq!(
+        json["verdict"],
+        "no comparison: the command failed under every allocator: exit status 7 (its last words: why)"
     );
+    let (output, json) = compare(&[&six[..], &["--expect-status", "7"]].concat(), seven);
+    assert_eq!(status(&output), 0, "{json:#}");
+    let (output, json) = compare(&[BOTH, &["--expect-status", "7"]].concat(), &["true"]);
+    assert_eq!(status(&output), 3, "{json:#}");
+    let (output, json) = compare(&[&six[..], &["--ignore-failure"]].concat(), seven);
+    assert_eq!(status(&output), 0, "{json:#}");
+    let notes = json["notes"].to_string();
+    assert!(notes.contains("exit status 7 (its last words: why)"), "{notes}");
+}
+
+#[test]
+fn a_crash_of_the_system_is_the_systems() {
+    let crash = "case $LD_PRELOAD in *libweir.so*) exit 0;; *) kill -ABRT $$;; esac";
+    for more in [&[][..], &["--ignore-failure"]] {
+        let (output, json) = compare(&[BOTH, more].concat(), &["sh", "-c", crash]);
+        assert_eq!(status(&output), 3, "{more:?}");
+        assert_eq!(allocator(&json, "weir")["failure"], Value::Null, "{more:?}");
+        assert!(allocator(&json, "weir")["median"]["time"].is_number(), "{more:?}");
+        let failure = allocator(&json, "system")["failure"].as_str().expect("a reason");
+        assert!(failure.starts_with("killed by SIGABRT"), "{more:?}: {failure}");
+        let verdict = json["verdict"].as_str().expect("a verdict");
+        assert!(verdict.starts_with("system failed: killed by SIGABRT"), "{more:?}: {verdict}");
+        assert!(verdict.ends_with("weir did not; left out: system"), "{more:?}: {verdict}");
+    }
 }
 
 #[test]
@@ -585,6 +617,79 @@ fn a_manifest_brings_its_facts_and_its_environment() {
     assert_eq!(bump["environment"]["BUMP_X"], "7");
     // Only the peer saw the variable, so only its output differs.
     assert!(json["notes"].to_string().contains("differs under bump"), "{}", json["notes"]);
+}
+
+// ---- files of results ------------------------------------------------------------------------
+
+#[test]
+fn no_program_is_overwritten() {
+    let scratch = Scratch::new();
+    let program = scratch.path("run.sh");
+    let script = "#!/bin/sh\n\"$@\"\n";
+    fs::write(&program, script).expect("write");
+    fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).expect("chmod");
+    let program = shown(&program);
+    // The word after --json is the command.
+    let result =
+        output(&["compare", "--only", "system", "--rounds", "1", "--json", program, "true"]);
+    assert_eq!(fs::read_to_string(program).expect("read"), script);
+    let json: Value = serde_json::from_slice(&result.stdout).expect("nothing but JSON");
+    assert_eq!(json["command"], Value::from(vec![program, "true"]));
+    let (json, plot) = (format!("--json={program}"), format!("--plot={program}"));
+    for arguments in [["compare", &json], ["compare", &plot], ["run", &json]] {
+        let result = tool(&arguments).args(["--", "true"]).output().expect("the tool starts");
+        assert_eq!(status(&result), 2, "{arguments:?}");
+        assert!(text(&result.stderr).contains("is a program"), "{}", text(&result.stderr));
+        assert_eq!(fs::read_to_string(program).expect("read"), script, "{arguments:?}");
+    }
+}
+
+#[test]
+fn a_file_of_results_is_whole_or_as_it_was() {
+    let scratch = Scratch::new();
+    let (old, bad) = (scratch.path("old.json"), scratch.path("bad"));
+    fs::write(&old, "old").expect("write");
+    fs::set_permissions(&old, fs::Permissions::from_mode(0o640)).expect("chmod");
+    fs::write(&bad, "#!/no/such/interpreter\n").expect("write");
+    fs::set_permissions(&bad, fs::Permissions::from_mode(0o755)).expect("chmod");
+    let json = format!("--json={}", shown(&old));
+    let new = scratch.path("new.svg");
+    let result = tool(&["compare", &json, "--plot", shown(&new), "--", shown(&bad)]).output();
+    assert_eq!(status(&result.expect("the tool starts")), 127);
+    assert_eq!(fs::read_to_string(&old).expect("read"), "old");
+    let names = fs::read_dir(scratch.path("")).expect("a directory").count();
+    assert_eq!(names, 2, "nothing else is left");
+    let result = tool(&["compare", &json]).args(BOTH).args(["--", "sh", "-c", "true"]).output();
+    assert_eq!(status(&result.expect("the tool starts")), 0);
+    assert!(fs::read_to_string(&old).expect("read").starts_with('{'));
+    assert_eq!(fs::metadata(&old).expect("stat").permissions().mode() & 0o777, 0o640);
+    // A link stays one.
+    let link = scratch.path("link.json");
+    std::os::unix::fs::symlink(&old, &link).expect("a link");
+    fs::write(&old, "old").expect("write");
+    let json = format!("--json={}", shown(&link));
+    let result = tool(&["compare", &json]).args(BOTH).args(["--", "sh", "-c", "true"]).output();
+    assert_eq!(status(&result.expect("the tool starts")), 0);
+    assert!(fs::symlink_metadata(&link).expect("stat").is_symlink());
+    assert!(fs::read_to_string(&old).expect("read").ends_with("}\n"));
+}
+
+#[test]
+fn results_that_cannot_be_written_are_an_error() {
+    let full = || fs::OpenOptions::new().write(true).open("/dev/full").expect("/dev/full");
+    for more in [&["--json=/dev/full"][..], &["--plot", "/dev/full"], &["--json"], &[]] {
+        let mut tool = tool(&["compare"]);
+        tool.args(BOTH).args(more).args(["--", "sh", "-c", "true"]).stderr(Stdio::piped());
+        tool.stdout(if more.last().is_some_and(|word| word.contains("full")) {
+            Stdio::null()
+        } else {
+            Stdio::from(full())
+        });
+        let output = tool.output().expect("the tool starts");
+        assert_eq!(status(&output), 125, "{more:?}");
+        let message = text(&output.stderr);
+        assert!(message.contains("cannot write"), "{more:?}: {message}");
+    }
 }
 
 // ---- servers ---------------------------------------------------------------------------------
@@ -657,6 +762,61 @@ fn servers_that_fail_say_how() {
     assert_gone("sleep 55.75");
 }
 
+#[test]
+fn a_test_of_readiness_that_hangs_is_ended() {
+    let fixed = ["--only", "weir", "--rounds", "1", "--until", "true", "--ready-timeout", "0.3"];
+    let began = Instant::now();
+    let (output, json) =
+        compare(&[&fixed[..], &["--ready", "sleep 58.125; true"]].concat(), &["sleep", "58.375"]);
+    assert!(began.elapsed() < Duration::from_secs(20), "{:?}", began.elapsed());
+    assert_eq!(status(&output), 3, "{json:#}");
+    let failure = allocator(&json, "weir")["failure"].as_str().expect("a reason");
+    assert!(failure.contains("not ready after 0.3 s"), "{failure}");
+    assert_gone("sleep 58.125");
+    assert_gone("sleep 58.375");
+}
+
+#[test]
+fn what_a_load_leaves_behind_is_stopped() {
+    let load = "sleep 77.125 & setsid sleep 77.375 & true";
+    let options = ["--only", "weir", "--rounds", "1", "--until", load, "--settle", "0"];
+    let ready = ["--ready", "setsid sleep 77.625 & true"];
+    // What --prepare started stays for the runs, and is its own.
+    let kept = ["--prepare", "sleep 6.0625 2>/dev/null &"];
+    let (output, json) =
+        compare(&[&options[..], &ready, &kept].concat(), &["sh", "-c", "sleep 77.875; true"]);
+    assert_eq!(status(&output), 0, "{json:#}");
+    for word in ["sleep 77.125", "sleep 77.375", "sleep 77.625", "sleep 77.875"] {
+        assert_gone(word);
+    }
+    let kept = fs::read_dir("/proc").expect("/proc").flatten().any(|entry| {
+        fs::read(entry.path().join("cmdline"))
+            .is_ok_and(|line| text(&line).replace('\0', " ").contains("sleep 6.0625"))
+    });
+    assert!(kept, "what --prepare left was stopped");
+    assert_gone_after("sleep 6.0625", Duration::from_secs(10));
+}
+
+#[test]
+fn another_server_at_the_port_is_noticed_first() {
+    let other = std::net::TcpListener::bind(("127.0.0.1", 0)).expect("a port");
+    let port = other.local_addr().expect("an address").port().to_string();
+    let scratch = Scratch::new();
+    let started = scratch.path("started");
+    let server = format!("touch {}; sleep 62.125", shown(&started));
+    let options = ["--only", "weir", "--rounds", "1", "--until", "true", "--port", &port];
+    let output = tool(&["compare"])
+        .args(options)
+        .args(["--quiet", "--", "sh", "-c", &server])
+        .output()
+        .expect("the tool starts");
+    assert_eq!(status(&output), 125, "{}", text(&output.stderr));
+    let message = text(&output.stderr);
+    assert!(message.contains(&format!("port {port} is in use")), "{message}");
+    assert_eq!(message.lines().count(), 1, "{message}");
+    assert!(!started.exists());
+}
+
 // ---- what goes wrong -------------------------------------------------------------------------
 
 #[test]
@@ -704,7 +864,8 @@ fn own_errors_are_one_line_with_the_usual_code() {
         (&["--port", "80", "--", "true"], 2, "--until"),
         (&["--until", "true", "--stop-signal", "NOPE", "--", "true"], 2, "use one of TERM"),
         (&["--input", "/no/such", "--", "true"], 2, "cannot read /no/such"),
-        (&["--json", "/no/such/x", "--", "true"], 125, "cannot write"),
+        (&["--json=/no/such/x", "--", "true"], 125, "cannot write"),
+        (&["--json", "out.json", "--", "true"], 2, "write --json=FILE"),
         (&["--plot", "/no/such/x", "--", "true"], 125, "cannot write"),
     ];
     for (arguments, code, part) in cases {
@@ -721,8 +882,9 @@ fn own_errors_are_one_line_with_the_usual_code() {
 fn an_interrupt_shows_what_there_is_and_leaves_nothing() {
     let scratch = Scratch::new();
     let json = scratch.path("out.json");
-    let child = tool(&["compare", "--only", "system,weir", "--rounds", "1000", "--json"])
-        .args([shown(&json), "--", "sh", "-c", "sleep 0.0625; true"])
+    let child = tool(&["compare", "--only", "system,weir", "--rounds", "1000"])
+        .arg(format!("--json={}", shown(&json)))
+        .args(["--", "sh", "-c", "sleep 0.0625; true"])
         .env("TMPDIR", scratch.path(""))
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
@@ -767,7 +929,33 @@ fn processes_that_stay_are_stopped_and_named() {
     assert_gone("sleep 66.375");
 }
 
+#[test]
+fn an_interrupt_before_all_have_run_says_so() {
+    let child =
+        tool(&["compare", "--only", "system,weir", "--rounds", "1", "--", "sleep", "91.125"])
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("the tool starts");
+    std::thread::sleep(Duration::from_millis(700));
+    kill_process(Pid::from_child(&child), Signal::INT).expect("kill");
+    let output = child.wait_with_output().expect("wait");
+    let shown = text(&output.stdout);
+    assert!(shown.contains("\n  it did not run\n") && !shown.contains("in place"), "{shown}");
+    assert_gone("sleep 91.125");
+}
+
 // ---- texts -----------------------------------------------------------------------------------
+
+#[test]
+fn a_ratio_is_announced_only_where_there_is_one() {
+    for (only, announced) in [("system,weir", true), ("weir,jemalloc", false)] {
+        let shown = output(&["compare", "--only", only, "--rounds", "6", "--", "sh", "-c", "true"]);
+        let shown = text(&shown.stdout);
+        assert_eq!(shown.contains("ratio to system"), announced, "{shown}");
+        assert!(shown.contains("medians of 6 interleaved rounds"), "{shown}");
+    }
+}
 
 #[test]
 fn man_pages_and_completions_know_every_command() {

@@ -8,6 +8,7 @@ use super::sample::{Sampler, Seen};
 use super::server::{self, Server};
 use super::witness::{self, Slot};
 use crate::library::{LAUNCHER, Place, WITNESS};
+use crate::procfs;
 use crate::program;
 use crate::sys::{self, Change, Signals};
 use anyhow::{Context, Result, bail};
@@ -19,7 +20,7 @@ use std::hash::Hasher;
 use std::io::{Read, Seek, SeekFrom};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{self, Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 /// How long processes that outlive the command may take to end by themselves, and after SIGTERM.
@@ -113,6 +114,8 @@ impl<'a> Stage<'a> {
         let (_, stdout) = place.data("stdout", 0o600).context(help)?;
         let (_, stderr) = place.data("stderr", 0o600).context(help)?;
         let image = program::image(&file).path;
+        // What a server's load leaves behind comes to the tool, which ends it.
+        let _ = rustix::process::set_child_subreaper(Some(rustix::process::getpid()));
         Ok(Stage {
             signals,
             image,
@@ -147,6 +150,9 @@ impl<'a> Stage<'a> {
         for file in [&self.stdout, &self.stderr] {
             file.set_len(0)?;
             (&mut &*file).seek(SeekFrom::Start(0))?;
+        }
+        if let Some(server) = &self.server {
+            server.check_port()?;
         }
         let mut run = self.start(library, environment)?;
         let outcome = run.follow();
@@ -208,7 +214,7 @@ impl<'a> Stage<'a> {
             started_at: Instant::now(),
             started_ns: 0,
             ended: None,
-            load: None,
+            helper: None,
         };
         if let Err(error) = run.await_start() {
             run.clear();
@@ -251,7 +257,7 @@ impl<'a> Stage<'a> {
     }
 
     /// Waits for a child of the tool; a signal to the tool ends it.
-    pub fn wait_for(&self, child: &mut Child) -> Result<std::process::ExitStatus> {
+    pub fn wait_for(&self, child: &mut Child) -> Result<ExitStatus> {
         loop {
             if let Some(status) = child.try_wait()? {
                 return Ok(status);
@@ -315,8 +321,22 @@ struct Run<'a> {
     started_at: Instant,
     started_ns: u64,
     ended: Option<Ended>,
-    /// The load of a server, in a process group of its own.
-    load: Option<Child>,
+    /// The load of a server or its test of readiness, while it runs.
+    helper: Option<Helper>,
+}
+
+/// A shell line beside a server, in a process group of its own.
+struct Helper {
+    child: Child,
+    /// The tool's own children when it was started: what else comes to the tool is the line's.
+    before: Vec<i32>,
+}
+
+/// How a shell line beside a server ended.
+enum Helped {
+    Ended(ExitStatus),
+    ServerGone,
+    TimedOut,
 }
 
 type Outcome = (End, Duration, Option<u64>);
@@ -415,7 +435,7 @@ impl Run<'_> {
     fn serve(&mut self, server: &Server) -> Result<Outcome> {
         let began = Instant::now();
         let failed = |text: String| Ok((End::LoadFailed(text), Duration::ZERO, None));
-        while !server.is_ready(self.stage)? {
+        while !self.is_ready(server, began)? {
             if !self.look_for(server::POLL)? {
                 return failed(self.early_end("before it was ready"));
             }
@@ -428,20 +448,13 @@ impl Run<'_> {
         }
         // Without a test of readiness, a load that fails at once came too early.
         let wall = loop {
-            let load_began = Instant::now();
-            self.load = Some(server.start_load(self.stage)?);
-            let mut status = None;
-            let in_time = self.follow_until(self.stage.timeout, |run| {
-                let Some(load) = &mut run.load else { return Ok(true) };
-                status = load.try_wait()?;
-                Ok(status.is_some())
-            })?;
-            let wall = load_began.elapsed();
-            if !in_time {
-                return Ok((End::TimedOut, wall, None));
-            }
-            let Some(status) = status else { return failed(self.early_end("under its load")) };
-            self.load = None;
+            let (helped, wall) =
+                self.help(|stage| server.start_load(stage).map(Some), self.stage.timeout)?;
+            let status = match helped {
+                Helped::Ended(status) => status,
+                Helped::TimedOut => return Ok((End::TimedOut, wall, None)),
+                Helped::ServerGone => return failed(self.early_end("under its load")),
+            };
             if status.success() {
                 break wall;
             }
@@ -473,6 +486,71 @@ impl Run<'_> {
         Ok((end, wall, settled))
     }
 
+    fn is_ready(&mut self, server: &Server, began: Instant) -> Result<bool> {
+        if !server.port_is_ready() {
+            return Ok(false);
+        }
+        let left = server.ready_timeout.saturating_sub(began.elapsed());
+        let (helped, _) = self.help(|stage| server.start_ready(stage), Some(left))?;
+        Ok(matches!(helped, Helped::Ended(status) if status.success()))
+    }
+
+    /// Runs a shell line beside the server, and ends what it leaves behind. No line has succeeded at once.
+    fn help(
+        &mut self,
+        start: impl FnOnce(&Stage) -> Result<Option<Child>>,
+        limit: Option<Duration>,
+    ) -> Result<(Helped, Duration)> {
+        let before = procfs::descendants(process::id() as i32, &[]);
+        let began = Instant::now();
+        let Some(child) = start(self.stage)? else {
+            return Ok((Helped::Ended(ExitStatus::default()), Duration::ZERO));
+        };
+        self.helper = Some(Helper { child, before });
+        let mut status = None;
+        let in_time = self.follow_until(limit, |run| {
+            let Some(helper) = &mut run.helper else { return Ok(true) };
+            status = helper.child.try_wait()?;
+            Ok(status.is_some())
+        })?;
+        let wall = began.elapsed();
+        self.clear_helper();
+        let helped = match status {
+            Some(status) => Helped::Ended(status),
+            None if in_time => Helped::ServerGone,
+            None => Helped::TimedOut,
+        };
+        Ok((helped, wall))
+    }
+
+    /// Ends the shell line and what it left behind: the tool has adopted all that lost its parent.
+    fn clear_helper(&mut self) {
+        let Some(Helper { mut child, before }) = self.helper.take() else { return };
+        if !matches!(child.try_wait(), Ok(Some(_))) {
+            sys::kill(-(child.id() as i32), libc::SIGKILL);
+            let _ = child.wait();
+        }
+        let began = Instant::now();
+        let mut asked = Vec::new();
+        loop {
+            let pids = procfs::descendants(process::id() as i32, &before);
+            // One of another user may not be for us to end.
+            if pids.is_empty() || began.elapsed() > 5 * GRACE {
+                return;
+            }
+            for pid in &pids {
+                if began.elapsed() > GRACE {
+                    sys::kill(*pid, libc::SIGKILL);
+                } else if !asked.contains(pid) {
+                    sys::kill(*pid, libc::SIGTERM);
+                    asked.push(*pid);
+                }
+            }
+            std::thread::sleep(Duration::from_millis(2));
+            pids.iter().for_each(|pid| sys::reap(*pid));
+        }
+    }
+
     /// Looks on for a while. False if the server is gone.
     fn look_for(&mut self, time: Duration) -> Result<bool> {
         Ok(!self.follow_until(Some(time), |_| Ok(false))?)
@@ -501,10 +579,7 @@ impl Run<'_> {
 
     /// Ends whatever is left, so that the next run has the machine for itself.
     fn clear(&mut self) -> usize {
-        if let Some(mut load) = self.load.take() {
-            sys::kill(-(load.id() as i32), libc::SIGKILL);
-            let _ = load.wait();
-        }
+        self.clear_helper();
         let mut began = Instant::now();
         let mut leftovers = 0;
         // Those that are about to end by themselves may; a command that has not ended is not one.

@@ -22,8 +22,9 @@ mod witness;
 
 use crate::errors::{Exit, TOOL, USAGE};
 use crate::library::{LIBRARY, LIBRARY_NAME};
+use crate::output::{self, Output};
 use crate::program;
-use crate::run::{self, End};
+use crate::run::End;
 use crate::sys::Signals;
 use crate::units;
 use allocators::WEIR;
@@ -63,7 +64,7 @@ pub struct Args {
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(0..=100))]
     warmup: u32,
     /// Write everything that is known as JSON, to stdout when no FILE is given
-    #[arg(long, value_name = "FILE", num_args = 0..=1, default_missing_value = "-")]
+    #[arg(long, value_name = "FILE", num_args = 0..=1, require_equals = true, default_missing_value = "-")]
     json: Option<PathBuf>,
     /// Draw resident memory over time for each allocator, as SVG
     #[arg(long, value_name = "FILE")]
@@ -74,6 +75,12 @@ pub struct Args {
     /// The command must write the same to stdout under each allocator
     #[arg(long)]
     same_output: bool,
+    /// A run that ends with this status has succeeded, instead of 0
+    #[arg(long, value_name = "N", default_value_t = 0, value_parser = clap::value_parser!(i32).range(0..=255))]
+    expect_status: i32,
+    /// Compare runs of a command that fails, if it fails in the same way under each allocator
+    #[arg(long, conflicts_with = "expect_status")]
+    ignore_failure: bool,
     /// Pass the output of the first run on
     #[arg(long)]
     show_output: bool,
@@ -157,16 +164,22 @@ pub fn compare(args: Args) -> Result<End> {
     let Some((name, _)) = args.command.split_first() else {
         return Err(Exit::error(USAGE, "no command: write 'weir compare -- PROGRAM ARGUMENTS'"));
     };
+    let to_stdout = args.json.as_ref().is_some_and(|path| path.as_os_str() == "-");
+    if to_stdout && args.command.get(1).is_some_and(|word| word == "--") {
+        let name = name.to_string_lossy();
+        return Err(Exit::error(
+            USAGE,
+            format!("'{name} --': is '{name}' the file for the JSON? write --json=FILE"),
+        ));
+    }
     let file = program::find(name, std::env::var_os("PATH").as_deref())?;
     if let Some(input) = &args.input {
         std::fs::File::open(input).map_err(|error| {
             Exit::error(USAGE, format!("--input: cannot read {}: {error}", input.display()))
         })?;
     }
-    // Opened now: a result that cannot be written is an error before an hour of work, not after.
-    let to_stdout = args.json.as_ref().is_some_and(|path| path.as_os_str() == "-");
-    let json_file = args.json.as_deref().filter(|_| !to_stdout).map(run::create).transpose()?;
-    let plot_file = args.plot.as_deref().map(run::create).transpose()?;
+    let json_file = args.json.as_deref().filter(|_| !to_stdout).map(Output::new).transpose()?;
+    let plot_file = args.plot.as_deref().map(Output::new).transpose()?;
 
     let signals = Signals::take(&TAKEN)
         .context("cannot receive signals: the limit of open files (ulimit -n) may be too low")?;
@@ -187,6 +200,8 @@ pub fn compare(args: Args) -> Result<End> {
         same_output: args.same_output,
         show_output: args.show_output,
         prepare: args.prepare.as_deref(),
+        expect_status: args.expect_status,
+        ignore_failure: args.ignore_failure,
         reference: None,
         runs: 0,
         notes: machine::busy().into_iter().collect(),
@@ -217,22 +232,21 @@ pub fn compare(args: Args) -> Result<End> {
         .map(|judged| format!("--fail-if '{}': {}\n", judged.condition, judged.result))
         .collect();
     let document = || json::json(&outcome, &machine::Machine::this(), answers);
-    let shown = if to_stdout {
-        document().context("cannot write JSON")?
-    } else if let Some((path, file)) = json_file {
-        let text = document().context("cannot write JSON")?;
-        run::write_whole(&path, file, &text);
-        format!("{table}{answers_text}")
-    } else {
-        format!("{table}{answers_text}")
+    let document = match args.json {
+        Some(_) => document().context("cannot write JSON")?,
+        None => String::new(),
     };
-    if !args.quiet || to_stdout {
-        let _ = std::io::stdout().write_all(shown.as_bytes());
-    }
-    if let Some((path, file)) = plot_file {
-        let drawing = plot::draw(&outcome)?;
-        run::write_whole(&path, file, &drawing);
-    }
+    let shown = match to_stdout {
+        true => &document,
+        false => &format!("{table}{answers_text}"),
+    };
+    // One that cannot be written does not take the others along.
+    let written = [
+        if args.quiet && !to_stdout { Ok(()) } else { output::stdout(shown) },
+        json_file.map_or(Ok(()), |file| file.write(&document)),
+        plot_file.map_or(Ok(()), |file| file.write(&plot::draw(&outcome)?)),
+    ];
+    written.into_iter().collect::<Result<()>>()?;
     Ok(match interrupted {
         Some(signal) => End::Signal(signal),
         None if !outcome.all_good() => End::Code(FAILED),
@@ -332,7 +346,10 @@ struct Comparison<'a> {
     same_output: bool,
     show_output: bool,
     prepare: Option<&'a str>,
-    /// How the first run ended, and what it wrote: all others must do the same.
+    expect_status: i32,
+    ignore_failure: bool,
+    /// How the first run that succeeded ended, and what it wrote: all others must do the same. Where
+    /// failure is ignored, it is the first run.
     reference: Option<(launch::End, u64)>,
     runs: u64,
     notes: Vec<String>,
@@ -360,12 +377,7 @@ impl Comparison<'_> {
     }
 
     fn round(&mut self, round: u32, all: u64) -> Result<()> {
-        let mut order: Vec<usize> = (0..self.contenders.len()).collect();
-        // The very first run is the reference of all others.
-        if self.reference.is_some() {
-            shuffle(&mut order, round);
-        }
-        for at in order {
+        for at in order(self.contenders.len(), round) {
             if self.contenders[at].failure.is_some() {
                 continue;
             }
@@ -396,7 +408,7 @@ impl Comparison<'_> {
             let _ = std::io::stdout().write_all(&stdout);
         }
         let proof = proof::judge(&trial, library.as_deref());
-        let failure = self.failure(&trial, &proof);
+        let failure = self.failure(at, &trial, &proof);
         let contender = &mut self.contenders[at];
         contender.status = trial.end.to_string();
         contender.proven = proof.proven;
@@ -417,8 +429,16 @@ impl Comparison<'_> {
         Ok(())
     }
 
-    /// Why a run does not count. The first run is what all others have to be like.
-    fn failure(&mut self, trial: &Trial, proof: &Proof) -> Option<String> {
+    fn has_succeeded(&self, end: &launch::End) -> bool {
+        match end {
+            launch::End::Stopped => true,
+            launch::End::Exited(status) => *status == self.expect_status,
+            _ => false,
+        }
+    }
+
+    /// Why a run does not count.
+    fn failure(&mut self, at: usize, trial: &Trial, proof: &Proof) -> Option<String> {
         let last_words =
             || match trial.stderr_tail.lines().rev().find(|line| !line.trim().is_empty()) {
                 Some(line) => format!(" (its last words: {})", line.trim()),
@@ -427,9 +447,24 @@ impl Comparison<'_> {
         if matches!(trial.end, launch::End::TimedOut | launch::End::LoadFailed(_)) {
             return Some(format!("{}{}", trial.end, last_words()));
         }
+        let succeeded = self.has_succeeded(&trial.end);
+        // A first run that failed is no measure for one that did not: the failures are left out.
+        if let Some((end, _)) = &self.reference
+            && succeeded
+            && !self.has_succeeded(end)
+        {
+            let name = self.contenders[at].name().to_owned();
+            let failure = format!("{end}, while {name}: {}", trial.end);
+            let others = self.contenders.iter_mut().enumerate().filter(|(other, _)| *other != at);
+            for (_, other) in others.filter(|(_, other)| other.failure.is_none() && other.has_run())
+            {
+                other.failure = Some(failure.clone());
+            }
+            self.reference = None;
+        }
         match &self.reference {
-            None => {
-                if !matches!(trial.end, launch::End::Exited(0) | launch::End::Stopped) {
+            None if succeeded || self.ignore_failure => {
+                if !succeeded {
                     self.notes.push(format!(
                         "the command's first run: {}{}",
                         trial.end,
@@ -437,6 +472,13 @@ impl Comparison<'_> {
                     ));
                 }
                 self.reference = Some((trial.end.clone(), trial.stdout_hash));
+            }
+            None => {
+                let unproven = match proof.proven {
+                    true => String::new(),
+                    false => format!("; {}", proof.evidence),
+                };
+                return Some(format!("{}{}{unproven}", trial.end, last_words()));
             }
             Some((end, hash)) => {
                 if trial.end != *end {
@@ -456,9 +498,8 @@ impl Comparison<'_> {
 
     /// Output that is always the same under the first allocator and not under another is worth a look.
     fn note_outputs(&mut self) {
-        let Some(((_, hash), first)) = self.reference.as_ref().zip(self.contenders.first()) else {
-            return;
-        };
+        let first = self.contenders.iter().find(|contender| contender.failure.is_none());
+        let Some(((_, hash), first)) = self.reference.as_ref().zip(first) else { return };
         if self.same_output || first.outputs.iter().any(|output| output != hash) {
             return;
         }
@@ -478,10 +519,32 @@ impl Comparison<'_> {
     }
 }
 
-/// An order that is the same for the same round in each comparison (Fisher and Yates's shuffle with
-/// splitmix64, G. Steele and others, OOPSLA 2014).
-fn shuffle(order: &mut [usize], round: u32) {
-    let mut state = u64::from(round);
+/// Who runs when, the same in each comparison. As many rounds as there are contenders make a Latin square: each
+/// stands once in each place. Within one, E. J. Williams's zigzag of 1949 changes who follows whom. The first
+/// begins with the listed order, which warm-ups have too; the next ones are of shuffled contenders.
+fn order(count: usize, round: u32) -> Vec<usize> {
+    if count == 0 {
+        return Vec::new();
+    }
+    let index = round.saturating_sub(1) as usize;
+    let (square, row) = (index / count, index % count);
+    let zigzag = |place: usize| match place % 2 {
+        0 => (count - place / 2) % count,
+        _ => place / 2 + 1,
+    };
+    let mut who = vec![0; count];
+    for place in 0..count {
+        who[zigzag(place)] = place;
+    }
+    if square > 0 {
+        shuffle(&mut who, square as u64);
+    }
+    (0..count).map(|place| who[(zigzag(place) + row) % count]).collect()
+}
+
+/// Fisher and Yates's shuffle with splitmix64 (G. Steele and others, OOPSLA 2014).
+fn shuffle(order: &mut [usize], seed: u64) {
+    let mut state = seed;
     for at in (1..order.len()).rev() {
         state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut mixed = (state ^ (state >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -495,19 +558,37 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_order_comes_and_is_whole() {
-        let mut firsts = [0; 4];
-        for round in 1..=400 {
-            let mut order = [0, 1, 2, 3];
-            shuffle(&mut order, round);
-            firsts[order[0]] += 1;
-            let mut again = [0, 1, 2, 3];
-            shuffle(&mut again, round);
-            assert_eq!(order, again);
-            order.sort_unstable();
-            assert_eq!(order, [0, 1, 2, 3]);
+    fn everyone_stands_in_every_place_equally_often() {
+        for count in 1..=13 {
+            assert_eq!(order(count, 0), (0..count).collect::<Vec<_>>(), "warm-up");
+            assert_eq!(order(count, 1), order(count, 0));
+            let mut times = vec![vec![0; count]; count];
+            for round in 1..=40 {
+                let now = order(count, round);
+                assert_eq!(now, order(count, round));
+                for (place, who) in now.into_iter().enumerate() {
+                    times[who][place] += 1;
+                }
+                let all = times.iter().flatten();
+                let (least, most) = (all.clone().min(), all.max());
+                let differ = most.zip(least).map(|(most, least)| most - least);
+                assert!(differ.is_some_and(|by| by <= 1), "{count}, round {round}: {times:?}");
+            }
         }
-        assert!(firsts.iter().all(|count| *count > 70), "{firsts:?}");
+    }
+
+    #[test]
+    fn everyone_follows_everyone() {
+        for count in [2, 4, 6, 8] {
+            for square in 0..3 {
+                let rounds = (1..=count).map(|row| order(count as usize, square * count + row));
+                let pairs: std::collections::HashSet<(usize, usize)> = rounds
+                    .flat_map(|o| o.windows(2).map(|w| (w[0], w[1])).collect::<Vec<_>>())
+                    .collect();
+                assert_eq!(pairs.len() as u32, count * (count - 1), "{count}, square {square}");
+            }
+        }
+        assert_ne!(order(8, 1), order(8, 9), "squares differ");
     }
 
     #[test]

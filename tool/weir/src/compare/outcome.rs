@@ -50,6 +50,10 @@ impl Contender {
         &self.allocator.name
     }
 
+    pub fn has_run(&self) -> bool {
+        !self.outputs.is_empty()
+    }
+
     /// In the comparison with figures.
     pub fn counts(&self) -> bool {
         self.failure.is_none() && !self.rounds.is_empty()
@@ -131,15 +135,31 @@ impl Outcome {
         counted
     }
 
+    /// Why every allocator is left out, if it is the same for all.
+    fn failure_of_all(&self) -> Option<&str> {
+        let first = self.contenders.first()?.failure.as_deref()?;
+        let same = self.contenders.iter().all(|c| c.failure.as_deref() == Some(first));
+        (same && self.contenders.len() > 1).then_some(first)
+    }
+
     /// One line: what the comparison says.
     pub fn verdict(&self) -> String {
         let counted = self.contenders.iter().filter(|contender| contender.counts()).count();
+        if let Some(failure) = self.failure_of_all() {
+            return format!("no comparison: the command failed under every allocator: {failure}");
+        }
         let mut text = match (self.contender(WEIR), self.system()) {
             (Some(weir), _) if weir.failure.is_some() => {
                 format!("weir: no comparison: {}", weir.failure.as_deref().unwrap_or_default())
             }
             (_, Some(system)) if system.failure.is_some() => {
-                format!("no comparison: {}", system.failure.as_deref().unwrap_or_default())
+                let failure = system.failure.as_deref().unwrap_or_default();
+                let others: Vec<&str> =
+                    self.contenders.iter().filter(|c| c.counts()).map(Contender::name).collect();
+                match others.is_empty() {
+                    true => format!("no comparison: system failed: {failure}"),
+                    false => format!("system failed: {failure}; {} did not", others.join(", ")),
+                }
             }
             (Some(weir), Some(system)) if weir.counts() && system.counts() => {
                 let part = |measure, less, more, noun| {

@@ -142,29 +142,7 @@ impl<'a> Sampler<'a> {
     }
 
     pub fn descendants(&self) -> Vec<i32> {
-        let mut found = Vec::new();
-        if !procfs::children(self.launcher, &mut found) {
-            return self.descendants_slowly();
-        }
-        let mut at = 0;
-        while let Some(pid) = found.get(at).copied() {
-            procfs::children(pid, &mut found);
-            at += 1;
-        }
-        found
-    }
-
-    /// For kernels without lists of children.
-    fn descendants_slowly(&self) -> Vec<i32> {
-        let parents = procfs::all_parents();
-        let mut found = vec![self.launcher];
-        let mut at = 0;
-        while let Some(parent) = found.get(at).copied() {
-            found.extend(parents.iter().filter(|(_, of)| *of == parent).map(|(pid, _)| *pid));
-            at += 1;
-        }
-        found.remove(0);
-        found
+        procfs::descendants(self.launcher, &[])
     }
 
     fn look_at(&mut self, pid: i32, stat: &Stat, bytes: u64) {

@@ -4,6 +4,7 @@
 //! SPDX-License-Identifier: Apache-2.0
 
 use super::launch::Stage;
+use crate::errors::{Exit, TOOL};
 use anyhow::{Context, Result};
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};
@@ -32,29 +33,41 @@ pub struct Server {
     pub output: File,
 }
 
+fn accepts(port: u16) -> bool {
+    let addresses: [SocketAddr; 2] =
+        [(Ipv4Addr::LOCALHOST, port).into(), (Ipv6Addr::LOCALHOST, port).into()];
+    addresses.iter().any(|address| TcpStream::connect_timeout(address, CONNECT_TIMEOUT).is_ok())
+}
+
 impl Server {
     pub fn tests_readiness(&self) -> bool {
         self.ready.is_some() || self.port.is_some()
     }
 
-    pub fn is_ready(&self, stage: &Stage) -> Result<bool> {
-        if let Some(port) = self.port {
-            let addresses: [SocketAddr; 2] =
-                [(Ipv4Addr::LOCALHOST, port).into(), (Ipv6Addr::LOCALHOST, port).into()];
-            let accepts = addresses
-                .iter()
-                .any(|address| TcpStream::connect_timeout(address, CONNECT_TIMEOUT).is_ok());
-            if !accepts {
-                return Ok(false);
-            }
+    /// Before the server is started, nothing else may answer in its place.
+    pub fn check_port(&self) -> Result<()> {
+        match self.port {
+            Some(port) if accepts(port) => Err(Exit::error(
+                TOOL,
+                format!(
+                    "port {port} is in use before the server starts: stop what listens there, or choose another port"
+                ),
+            )),
+            _ => Ok(()),
         }
-        if let Some(line) = &self.ready {
-            let mut command = stage.shell(line);
-            command.stdout(Stdio::null()).stderr(Stdio::null());
-            let mut child = command.spawn().context("cannot start the shell of --ready")?;
-            return Ok(stage.wait_for(&mut child)?.success());
-        }
-        Ok(true)
+    }
+
+    /// Whether connections are accepted, where that is a condition.
+    pub fn port_is_ready(&self) -> bool {
+        self.port.is_none_or(accepts)
+    }
+
+    /// Starts the shell line that tests whether the server is ready.
+    pub fn start_ready(&self, stage: &Stage) -> Result<Option<Child>> {
+        let Some(line) = &self.ready else { return Ok(None) };
+        let mut command = stage.shell(line);
+        command.stdout(Stdio::null()).stderr(Stdio::null()).process_group(0);
+        command.spawn().map(Some).context("cannot start the shell of --ready")
     }
 
     pub fn start_load(&self, stage: &Stage) -> Result<Child> {

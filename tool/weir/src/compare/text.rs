@@ -17,13 +17,15 @@ pub fn text(outcome: &Outcome) -> String {
     let rounds =
         outcome.contenders.iter().map(|contender| contender.rounds.len()).max().unwrap_or(0);
     if rounds > 0 {
-        let intervals = if rounds < stats::VALUES_MIN {
-            format!("{} are needed for confidence intervals", stats::VALUES_MIN)
-        } else {
-            "(95 % interval of the ratio to system)".to_owned()
+        let intervals = match outcome.system().filter(|system| system.counts()) {
+            Some(_) if rounds < stats::VALUES_MIN => {
+                format!("; {} are needed for confidence intervals", stats::VALUES_MIN)
+            }
+            Some(_) => "; (95 % interval of the ratio to system)".to_owned(),
+            None => String::new(),
         };
         let rounds = units::plural(rounds as u64, "round", "interleaved rounds");
-        let _ = writeln!(out, "medians of {rounds}; {intervals}");
+        let _ = writeln!(out, "medians of {rounds}{intervals}");
         if outcome.interrupted {
             out.push_str("interrupted\n");
         }
@@ -76,7 +78,7 @@ const MEMORY: [(Measure, Ratio); 3] = [
 ];
 
 fn table(outcome: &Outcome, title: &str, columns: &[(Measure, Ratio)]) -> String {
-    let system = outcome.system();
+    let system = outcome.system().filter(|system| system.counts());
     let mut rows = vec![vec![title.to_owned()]];
     for (measure, ratio) in columns {
         rows[0].push(heading(*measure).to_owned());
@@ -165,6 +167,7 @@ fn served(outcome: &Outcome) -> String {
 fn state(contender: &Contender) -> String {
     match &contender.failure {
         Some(failure) => format!("LEFT OUT: {failure}"),
+        None if !contender.proven => contender.evidence.clone(),
         None => format!("in place: {}", contender.evidence),
     }
 }

@@ -1,0 +1,114 @@
+//! The files that a user names for results, and stdout: what was there before stays whole until there is
+//! something to put in its place. Used by `run`, `compare` and `main`. It does not know what is written.
+//!
+//! SPDX-License-Identifier: Apache-2.0
+
+use crate::errors::{Exit, TOOL, USAGE};
+use anyhow::{Context, Result};
+use std::fs::{self, File, Metadata, OpenOptions};
+use std::io::{self, ErrorKind, Write};
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+
+/// A result that is to come. Opened before the work: what cannot be written is an error before an hour
+/// of it, not after. Dropped without `write`, it leaves everything as it was.
+pub struct Output {
+    path: PathBuf,
+    file: File,
+    /// The file beside `path` that is renamed to it; none for links, devices and pipes.
+    beside: Option<PathBuf>,
+}
+
+impl Output {
+    pub fn new(path: &Path) -> Result<Output> {
+        let target = fs::metadata(path).ok();
+        if target.as_ref().is_some_and(is_program) {
+            return Err(Exit::error(
+                USAGE,
+                format!(
+                    "{} is a program, which a result would overwrite; name another file",
+                    path.display()
+                ),
+            ));
+        }
+        // What is no file of its own, as /dev/stdout, must stay what it is.
+        let plain = fs::symlink_metadata(path).map_or(true, |itself| itself.is_file());
+        let opened = match plain.then(|| file_beside(path, target.as_ref())) {
+            Some(Ok((beside, file))) => Ok((Some(beside), file)),
+            // A folder that takes no new files may have one that can be written.
+            Some(Err(_)) if target.is_some() => open(path),
+            Some(Err(error)) => Err(error),
+            None => open(path),
+        };
+        let (beside, file) = opened.map_err(|error| cannot_write(path, &error))?;
+        Ok(Output { path: path.to_path_buf(), file, beside })
+    }
+
+    pub fn write(mut self, text: &str) -> Result<()> {
+        self.write_whole(text).map_err(|error| cannot_write(&self.path, &error))
+    }
+
+    fn write_whole(&mut self, text: &str) -> io::Result<()> {
+        if self.beside.is_none() && self.file.metadata()?.is_file() {
+            self.file.set_len(0)?;
+        }
+        self.file.write_all(text.as_bytes())?;
+        if let Some(beside) = &self.beside {
+            fs::rename(beside, &self.path)?;
+            self.beside = None;
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Output {
+    fn drop(&mut self) {
+        if let Some(beside) = &self.beside {
+            let _ = fs::remove_file(beside);
+        }
+    }
+}
+
+fn is_program(file: &Metadata) -> bool {
+    file.is_file() && file.permissions().mode() & 0o111 != 0
+}
+
+fn file_beside(path: &Path, target: Option<&Metadata>) -> io::Result<(PathBuf, File)> {
+    let name = path.file_name().ok_or(ErrorKind::IsADirectory)?.to_string_lossy();
+    let beside = path.with_file_name(format!(".{name}.{}", std::process::id()));
+    let file = OpenOptions::new().write(true).create_new(true).open(&beside)?;
+    if let Some(target) = target {
+        file.set_permissions(target.permissions())?;
+    }
+    Ok((beside, file))
+}
+
+fn open(path: &Path) -> io::Result<(Option<PathBuf>, File)> {
+    // A link may lead to a file that is not there yet.
+    let file = OpenOptions::new().write(true).create(true).truncate(false).open(path)?;
+    Ok((None, file))
+}
+
+fn cannot_write(path: &Path, error: &io::Error) -> anyhow::Error {
+    Exit::error(
+        TOOL,
+        format!("cannot write {}: {}; name a file that can be", path.display(), reason(error)),
+    )
+}
+
+/// The error without Rust's "(os error 13)".
+pub fn reason(error: &io::Error) -> String {
+    let text = error.to_string();
+    text.split(" (os error").next().unwrap_or(&text).to_owned()
+}
+
+/// Writes to stdout. A reader that has seen enough is no failure.
+pub fn stdout(text: &str) -> Result<()> {
+    let mut stdout = io::stdout();
+    match stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()) {
+        Err(error) if error.kind() != ErrorKind::BrokenPipe => {
+            Err(error).context("cannot write to stdout")
+        }
+        _ => Ok(()),
+    }
+}
