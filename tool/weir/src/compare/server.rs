@@ -36,7 +36,11 @@ pub struct Server {
 fn accepts(port: u16) -> bool {
     let addresses: [SocketAddr; 2] =
         [(Ipv4Addr::LOCALHOST, port).into(), (Ipv6Addr::LOCALHOST, port).into()];
-    addresses.iter().any(|address| TcpStream::connect_timeout(address, CONNECT_TIMEOUT).is_ok())
+    addresses.iter().any(|address| {
+        // A port without a listener may be chosen for the connection's own end, which then meets itself.
+        TcpStream::connect_timeout(address, CONNECT_TIMEOUT)
+            .is_ok_and(|stream| stream.local_addr().ok() != stream.peer_addr().ok())
+    })
 }
 
 impl Server {

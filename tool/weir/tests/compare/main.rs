@@ -1,15 +1,17 @@
-//! `weir compare` as a user sees it: proof per allocator, servers, conditions, what goes wrong, and that nothing
+//! `weir compare` as a user sees it: proof per allocator, conditions, what goes wrong, and that nothing
 //! stays behind. Each test runs the built tool. It knows nothing of the tool's inside.
 //!
 //! SPDX-License-Identifier: Apache-2.0
 
+#[path = "../common/mod.rs"]
 mod common;
+mod results;
+mod servers;
 
 use common::{Scratch, compile, output, text, tool};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use std::fs;
-use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Output, Stdio};
@@ -617,204 +619,6 @@ fn a_manifest_brings_its_facts_and_its_environment() {
     assert_eq!(bump["environment"]["BUMP_X"], "7");
     // Only the peer saw the variable, so only its output differs.
     assert!(json["notes"].to_string().contains("differs under bump"), "{}", json["notes"]);
-}
-
-// ---- files of results ------------------------------------------------------------------------
-
-#[test]
-fn no_program_is_overwritten() {
-    let scratch = Scratch::new();
-    let program = scratch.path("run.sh");
-    let script = "#!/bin/sh\n\"$@\"\n";
-    fs::write(&program, script).expect("write");
-    fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).expect("chmod");
-    let program = shown(&program);
-    // The word after --json is the command.
-    let result =
-        output(&["compare", "--only", "system", "--rounds", "1", "--json", program, "true"]);
-    assert_eq!(fs::read_to_string(program).expect("read"), script);
-    let json: Value = serde_json::from_slice(&result.stdout).expect("nothing but JSON");
-    assert_eq!(json["command"], Value::from(vec![program, "true"]));
-    let (json, plot) = (format!("--json={program}"), format!("--plot={program}"));
-    for arguments in [["compare", &json], ["compare", &plot], ["run", &json]] {
-        let result = tool(&arguments).args(["--", "true"]).output().expect("the tool starts");
-        assert_eq!(status(&result), 2, "{arguments:?}");
-        assert!(text(&result.stderr).contains("is a program"), "{}", text(&result.stderr));
-        assert_eq!(fs::read_to_string(program).expect("read"), script, "{arguments:?}");
-    }
-}
-
-#[test]
-fn a_file_of_results_is_whole_or_as_it_was() {
-    let scratch = Scratch::new();
-    let (old, bad) = (scratch.path("old.json"), scratch.path("bad"));
-    fs::write(&old, "old").expect("write");
-    fs::set_permissions(&old, fs::Permissions::from_mode(0o640)).expect("chmod");
-    fs::write(&bad, "#!/no/such/interpreter\n").expect("write");
-    fs::set_permissions(&bad, fs::Permissions::from_mode(0o755)).expect("chmod");
-    let json = format!("--json={}", shown(&old));
-    let new = scratch.path("new.svg");
-    let result = tool(&["compare", &json, "--plot", shown(&new), "--", shown(&bad)]).output();
-    assert_eq!(status(&result.expect("the tool starts")), 127);
-    assert_eq!(fs::read_to_string(&old).expect("read"), "old");
-    let names = fs::read_dir(scratch.path("")).expect("a directory").count();
-    assert_eq!(names, 2, "nothing else is left");
-    let result = tool(&["compare", &json]).args(BOTH).args(["--", "sh", "-c", "true"]).output();
-    assert_eq!(status(&result.expect("the tool starts")), 0);
-    assert!(fs::read_to_string(&old).expect("read").starts_with('{'));
-    assert_eq!(fs::metadata(&old).expect("stat").permissions().mode() & 0o777, 0o640);
-    // A link stays one.
-    let link = scratch.path("link.json");
-    std::os::unix::fs::symlink(&old, &link).expect("a link");
-    fs::write(&old, "old").expect("write");
-    let json = format!("--json={}", shown(&link));
-    let result = tool(&["compare", &json]).args(BOTH).args(["--", "sh", "-c", "true"]).output();
-    assert_eq!(status(&result.expect("the tool starts")), 0);
-    assert!(fs::symlink_metadata(&link).expect("stat").is_symlink());
-    assert!(fs::read_to_string(&old).expect("read").ends_with("}\n"));
-}
-
-#[test]
-fn results_that_cannot_be_written_are_an_error() {
-    let full = || fs::OpenOptions::new().write(true).open("/dev/full").expect("/dev/full");
-    for more in [&["--json=/dev/full"][..], &["--plot", "/dev/full"], &["--json"], &[]] {
-        let mut tool = tool(&["compare"]);
-        tool.args(BOTH).args(more).args(["--", "sh", "-c", "true"]).stderr(Stdio::piped());
-        tool.stdout(if more.last().is_some_and(|word| word.contains("full")) {
-            Stdio::null()
-        } else {
-            Stdio::from(full())
-        });
-        let output = tool.output().expect("the tool starts");
-        assert_eq!(status(&output), 125, "{more:?}");
-        let message = text(&output.stderr);
-        assert!(message.contains("cannot write"), "{more:?}: {message}");
-    }
-}
-
-// ---- servers ---------------------------------------------------------------------------------
-
-fn free_port() -> u16 {
-    let listener = std::net::TcpListener::bind(("127.0.0.1", 0)).expect("a port");
-    listener.local_addr().expect("an address").port()
-}
-
-#[test]
-fn a_server_is_loaded_measured_and_stopped() {
-    let port = free_port().to_string();
-    let load = format!(
-        "python3 -c \"import urllib.request as r; [r.urlopen('http://127.0.0.1:{port}/').read() for i in range(20)]\""
-    );
-    let options = [
-        "--only",
-        "system,weir",
-        "--rounds",
-        "1",
-        "--until",
-        &load,
-        "--port",
-        &port,
-        "--settle",
-        "0.1",
-    ];
-    let server = ["python3", "-m", "http.server", "--bind", "127.0.0.1", &port];
-    let (output, json) = compare(&options, &server);
-    assert_eq!(status(&output), 0, "{json:#}");
-    assert_proven(&json, "weir", "libweir.so.1");
-    assert_eq!(allocator(&json, "weir")["status"], "stopped");
-    let round = &allocator(&json, "weir")["rounds"][0];
-    assert!(round["final_bytes"].as_u64().is_some_and(|bytes| bytes > 4 << 20), "{round:#}");
-    // Without a test of readiness the load is tried again until it succeeds.
-    let options = ["--only", "weir", "--rounds", "1", "--until", &load, "--settle", "0"];
-    let (output, _) = compare(&options, &server);
-    assert_eq!(status(&output), 0);
-    assert_gone(&format!("127.0.0.1 {port}"));
-}
-
-#[test]
-fn a_server_in_the_background_is_found_and_stopped() {
-    let options = ["--only", "weir", "--rounds", "1", "--until", "sleep 0.3", "--settle", "0"];
-    let (output, json) = compare(&options, &["sh", "-c", "sleep 77.25 & exit 0"]);
-    assert_eq!(status(&output), 0, "{json:#}");
-    assert_gone("sleep 77.25");
-}
-
-#[test]
-fn servers_that_fail_say_how() {
-    let failure = |options: &[&str], command: &[&str]| {
-        let fixed = ["--only", "weir", "--rounds", "1", "--settle", "0", "--stop-timeout", "0.5"];
-        let (output, json) = compare(&[&fixed, options].concat(), command);
-        assert_eq!(status(&output), 3, "{json:#}");
-        allocator(&json, "weir")["failure"].as_str().expect("a reason").to_owned()
-    };
-    let sleep: &[&str] = &["sleep", "55.75"];
-    let text = failure(&["--until", "true", "--ready", "exit 1", "--ready-timeout", "0.2"], sleep);
-    assert!(text.contains("not ready after 0.2 s; --ready-timeout"), "{text}");
-    let text = failure(&["--until", "echo broken; exit 3", "--ready", "true"], sleep);
-    assert!(text.contains("the load ended with exit status: 3: broken"), "{text}");
-    let text = failure(&["--until", "sleep 5"], &["sh", "-c", "sleep 0.1; exit 6"]);
-    assert!(text.contains("the server ended under its load: exit status 6"), "{text}");
-    let text = failure(&["--until", "true", "--ready", "sleep 0.1; false"], &["false"]);
-    assert!(text.contains("the server ended before it was ready: exit status 1"), "{text}");
-    let text =
-        failure(&["--until", "sleep 0.1"], &["sh", "-c", "trap '' TERM; sleep 55.75; sleep 55.75"]);
-    assert!(text.contains("did not stop"), "{text}");
-    assert_gone("sleep 55.75");
-}
-
-#[test]
-fn a_test_of_readiness_that_hangs_is_ended() {
-    let fixed = ["--only", "weir", "--rounds", "1", "--until", "true", "--ready-timeout", "0.3"];
-    let began = Instant::now();
-    let (output, json) =
-        compare(&[&fixed[..], &["--ready", "sleep 58.125; true"]].concat(), &["sleep", "58.375"]);
-    assert!(began.elapsed() < Duration::from_secs(20), "{:?}", began.elapsed());
-    assert_eq!(status(&output), 3, "{json:#}");
-    let failure = allocator(&json, "weir")["failure"].as_str().expect("a reason");
-    assert!(failure.contains("not ready after 0.3 s"), "{failure}");
-    assert_gone("sleep 58.125");
-    assert_gone("sleep 58.375");
-}
-
-#[test]
-fn what_a_load_leaves_behind_is_stopped() {
-    let load = "sleep 77.125 & setsid sleep 77.375 & true";
-    let options = ["--only", "weir", "--rounds", "1", "--until", load, "--settle", "0"];
-    let ready = ["--ready", "setsid sleep 77.625 & true"];
-    // What --prepare started stays for the runs, and is its own.
-    let kept = ["--prepare", "sleep 6.0625 2>/dev/null &"];
-    let (output, json) =
-        compare(&[&options[..], &ready, &kept].concat(), &["sh", "-c", "sleep 77.875; true"]);
-    assert_eq!(status(&output), 0, "{json:#}");
-    for word in ["sleep 77.125", "sleep 77.375", "sleep 77.625", "sleep 77.875"] {
-        assert_gone(word);
-    }
-    let kept = fs::read_dir("/proc").expect("/proc").flatten().any(|entry| {
-        fs::read(entry.path().join("cmdline"))
-            .is_ok_and(|line| text(&line).replace('\0', " ").contains("sleep 6.0625"))
-    });
-    assert!(kept, "what --prepare left was stopped");
-    assert_gone_after("sleep 6.0625", Duration::from_secs(10));
-}
-
-#[test]
-fn another_server_at_the_port_is_noticed_first() {
-    let other = std::net::TcpListener::bind(("127.0.0.1", 0)).expect("a port");
-    let port = other.local_addr().expect("an address").port().to_string();
-    let scratch = Scratch::new();
-    let started = scratch.path("started");
-    let server = format!("touch {}; sleep 62.125", shown(&started));
-    let options = ["--only", "weir", "--rounds", "1", "--until", "true", "--port", &port];
-    let output = tool(&["compare"])
-        .args(options)
-        .args(["--quiet", "--", "sh", "-c", &server])
-        .output()
-        .expect("the tool starts");
-    assert_eq!(status(&output), 125, "{}", text(&output.stderr));
-    let message = text(&output.stderr);
-    assert!(message.contains(&format!("port {port} is in use")), "{message}");
-    assert_eq!(message.lines().count(), 1, "{message}");
-    assert!(!started.exists());
 }
 
 // ---- what goes wrong -------------------------------------------------------------------------
