@@ -83,7 +83,7 @@ pub fn find(name: &OsStr, path: Option<&OsStr>) -> Result<PathBuf> {
             Ok(()) => Ok(file),
             Err(Refusal::Missing) => Err(Exit::error(
                 NOT_FOUND,
-                format!("no such program: {shown}: check the path after 'weir run --'"),
+                format!("no such program: {shown}: check the path after '--'"),
             )),
             Err(Refusal::Denied(why)) => Err(not_executable(&file, why)),
         };

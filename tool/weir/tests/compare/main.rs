@@ -641,7 +641,7 @@ fn own_errors_are_one_line_with_the_usual_code() {
     let broken = scratch.path("broken.json");
     fs::write(&broken, r#"{"peers": [{"name": "x", "path": "nowhere.so"}]}"#).expect("write");
     let cases: &[(&[&str], i32, &str)] = &[
-        (&["--", "no-such-program-at-all"], 127, "no such program"),
+        (&["--", "./no-such-program"], 127, "check the path after '--'"),
         (&["--", "/etc/passwd"], 126, "cannot execute"),
         (&[], 2, "no command: write 'weir compare -- PROGRAM"),
         (&["--with", "a", "--", "true"], 2, "write --with NAME=PATH"),
