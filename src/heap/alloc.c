@@ -42,7 +42,8 @@ static void* class_alloc(struct heap* h, unsigned c) {
         if (full_is_on()) {
             void* sealed = full_pop(h->active[c]);
             if (sealed == NULL) continue;
-            store_relaxed(&h->handed_out, h->handed_out + 1); /* past the bin, which counts what it is given */
+            store_relaxed(&h->handed_out,
+                          h->handed_out + 1); /* past the bin, which counts what it is given */
             return sealed;
         }
     }
