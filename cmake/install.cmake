@@ -51,7 +51,7 @@ endif()
 weir_pc_path(WEIR_PC_LIBDIR "${CMAKE_INSTALL_LIBDIR}")
 weir_pc_path(WEIR_PC_INCLUDEDIR "${CMAKE_INSTALL_INCLUDEDIR}")
 # weir.pc links whichever library there is, the shared one first; weir-static.pc the archive alone.
-set(WEIR_PC_ARCHIVE "-Wl,-u,weir_version \${libdir}/libweir.a")
+set(WEIR_PC_ARCHIVE "-L\${libdir} -Wl,-u,weir_version -l:libweir.a")
 set(WEIR_PC_PRIVATE "-pthread -ldl")
 set(pc_files "")
 if(WEIR_SHARED)

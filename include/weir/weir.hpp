@@ -42,8 +42,11 @@ namespace detail {
 /* The reference that makes a program without weir fail to link, rather than run on another malloc. */
 [[gnu::used]] inline const char* (*const linked)() = &weir_version;
 
-/* The alignment of every block of malloc. */
-inline constexpr std::size_t malloc_align = 16;
+/* Whether a block of malloc is aligned enough. weir's always is to 16 bytes; other mallocs, which may stand
+ * in front of it, align blocks below 16 bytes to 8. */
+[[nodiscard]] inline bool is_malloc_aligned(std::size_t bytes, std::size_t align) noexcept {
+    return align <= 8 || (align <= 16 && bytes >= align);
+}
 
 [[noreturn]] inline void throw_bad_alloc() {
 #if defined(__cpp_exceptions)
@@ -67,7 +70,7 @@ inline constexpr std::size_t malloc_align = 16;
     for (;;) {
         void* block = nullptr;
         if (bytes <= PTRDIFF_MAX)
-            block = align <= malloc_align ? ::malloc(bytes) : ::aligned_alloc(align, bytes);
+            block = is_malloc_aligned(bytes, align) ? ::malloc(bytes) : ::aligned_alloc(align, bytes);
         if (__builtin_expect(block != nullptr, 1)) return block;
         std::new_handler handler = std::get_new_handler();
         if (handler == nullptr) throw_bad_alloc();

@@ -5,7 +5,7 @@
 //!     peak>=10% vs jemalloc
 //!
 //! A condition is met when the whole confidence interval of the ratio lies beyond the limit: noise alone
-//! fails a build in one case of forty at most. A median beyond the limit whose interval is not is
+//! meets one condition in one case of forty at most. A median beyond the limit whose interval is not is
 //! reported as uncertain.
 //!
 //! SPDX-License-Identifier: Apache-2.0

@@ -597,6 +597,17 @@ impl Run<'_> {
                 signal = libc::SIGKILL;
             }
             if signal == libc::SIGKILL {
+                // A program that became another user's (setuid) is not for us to end.
+                if began.elapsed() > 5 * GRACE {
+                    for pid in &pids {
+                        eprintln!(
+                            "weir: process {pid} cannot be ended: is it another user's? it is left running"
+                        );
+                    }
+                    leftovers = pids.len();
+                    let _ = self.launcher.kill();
+                    break;
+                }
                 pids.iter().for_each(|pid| sys::kill(*pid, signal));
             }
             std::thread::sleep(Duration::from_millis(2));
