@@ -162,40 +162,40 @@ def source_get(cache, patterns):
 
 
 CLASSIC = """# a comment
-deb http://mirror.invalid/debian stable main contrib # why
-deb-src http://mirror.invalid/debian stable main contrib
-deb [signed-by=/usr/share/keyrings/a.gpg] http://mirror.invalid/other stable main
-#deb http://mirror.invalid/off stable main
+deb file:/mirror/debian stable main contrib # why
+deb-src file:/mirror/debian stable main contrib
+deb [signed-by=/usr/share/keyrings/a.gpg] file:/mirror/other stable main
+#deb file:/mirror/off stable main
 """
-CLASSIC_WANTED = """deb-src http://mirror.invalid/debian stable main contrib
-deb-src [signed-by=/usr/share/keyrings/a.gpg] http://mirror.invalid/other stable main
+CLASSIC_WANTED = """deb-src file:/mirror/debian stable main contrib
+deb-src [signed-by=/usr/share/keyrings/a.gpg] file:/mirror/other stable main
 """
 DEB822 = """# a comment
 Types: deb
 # another
-URIs: http://mirror.invalid/debian
+URIs: file:/mirror/debian
 Suites: stable
  stable-updates
 Components: main
 Architectures: amd64
 
 Types: deb deb-src
-URIs: http://mirror.invalid/two
+URIs: file:/mirror/two
 Suites: stable
 Components: main
 
 Enabled: no
 Types: deb
-URIs: http://mirror.invalid/off
+URIs: file:/mirror/off
 """
 DEB822_WANTED = """Types: deb-src
-URIs: http://mirror.invalid/debian
+URIs: file:/mirror/debian
 Suites: stable
  stable-updates
 Components: main
 
 Types: deb-src
-URIs: http://mirror.invalid/two
+URIs: file:/mirror/two
 Suites: stable
 Components: main
 """

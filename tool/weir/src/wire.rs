@@ -203,14 +203,14 @@ fn read_up_to(file: &File, bytes: &mut [u8], offset: u64) -> std::io::Result<usi
     Ok(got)
 }
 
-// Offsets are constants inside a header or a slot.
-fn u32_at(bytes: &[u8], at: usize) -> u32 {
+// Offsets are constants inside a header or a slot. The witness's records are read by these too.
+pub fn u32_at(bytes: &[u8], at: usize) -> u32 {
     let mut raw = [0; 4];
     raw.copy_from_slice(&bytes[at..at + 4]);
     u32::from_ne_bytes(raw)
 }
 
-fn u64_at(bytes: &[u8], at: usize) -> u64 {
+pub fn u64_at(bytes: &[u8], at: usize) -> u64 {
     let mut raw = [0; 8];
     raw.copy_from_slice(&bytes[at..at + 8]);
     u64::from_ne_bytes(raw)

@@ -4,6 +4,7 @@
 //!
 //! SPDX-License-Identifier: Apache-2.0
 
+use crate::wire::{u32_at, u64_at};
 use anyhow::{Context, Result, ensure};
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -169,19 +170,6 @@ fn decode(bytes: &[u8; SLOT_BYTES]) -> Option<Slot> {
 fn text(bytes: &[u8]) -> String {
     let end = bytes.iter().position(|byte| *byte == 0).unwrap_or(bytes.len());
     String::from_utf8_lossy(&bytes[..end]).into_owned()
-}
-
-// Offsets are constants inside a header or a slot.
-fn u32_at(bytes: &[u8], at: usize) -> u32 {
-    let mut raw = [0; 4];
-    raw.copy_from_slice(&bytes[at..at + 4]);
-    u32::from_ne_bytes(raw)
-}
-
-fn u64_at(bytes: &[u8], at: usize) -> u64 {
-    let mut raw = [0; 8];
-    raw.copy_from_slice(&bytes[at..at + 8]);
-    u64::from_ne_bytes(raw)
 }
 
 #[cfg(test)]
