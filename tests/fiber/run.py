@@ -54,8 +54,7 @@ CONFIGS = [
         ("aarch64", "clang-19", "full", "library", ("fresh", "naive")),
     ] for tls in variants]
 
-# Where a plain variable must be found kept over a switch: so much is known of each architecture. Empty lists elsewhere
-# say nothing: a compiler may keep it or not.
+# Where some compiler must be found to keep a plain variable's address over a switch.
 KEPT_SOMEWHERE = ("x86_64", "aarch64")
 
 SWITCH = {"ucontext": re.compile(r"<swapcontext\b"), "hand": re.compile(r"<fiber_switch\b"),
