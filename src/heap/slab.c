@@ -14,9 +14,9 @@ WEIR_FN struct slice* slab_make(struct heap* h, unsigned c) {
     struct slice* s = span_alloc(k->slices, 1, &zeroed);
     if (s == NULL) return NULL;
     s->free = NULL;
-    s->until = 0;
+    store_relaxed(&s->until, (uint32_t)0); /* available_steal may be looking, from an earlier life */
     s->carved = 0;
-    s->remote = 0;
+    store_relaxed(&s->remote, (uint64_t)0);
     s->turns = 0;
     store_relaxed(&s->listed, (uint8_t)0);
     s->size_class = (uint8_t)c;
