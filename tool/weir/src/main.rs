@@ -3,17 +3,20 @@
 //!
 //! SPDX-License-Identifier: Apache-2.0
 
+mod chart;
 mod compare;
 mod elf;
 mod errors;
 mod library;
 mod options;
 mod output;
+mod plot;
 mod procfs;
 mod program;
 mod report;
 mod run;
 mod sys;
+mod timeline;
 mod units;
 mod verdict;
 mod watch;
@@ -40,9 +43,7 @@ enum Action {
     /// The exit status is the program's own; a program that dies by a signal ends the tool by the same
     /// signal. Errors of the tool itself: 2 usage, 125 other failure, 126 not executable, 127 no such
     /// program.
-    #[command(
-        override_usage = "weir run [--json FILE] [--options NAME=VALUE:...] [--quiet | --report FILE] -- COMMAND [ARGUMENTS]..."
-    )]
+    #[command(override_usage = "weir run [OPTIONS] -- COMMAND [ARGUMENTS]...")]
     Run(run::Args),
     /// Compare a program's time and memory under several allocators
     ///

@@ -54,7 +54,7 @@ fn check_value(option: &Opt, value: &str) -> Result<()> {
             }
             bail!("option '{name}' cannot be '{value}': use one of {}", words.join(", "));
         }
-        Kind::Size { min, max, .. } => (size(value), *min, *max, "bytes, or with k, m or g"),
+        Kind::Size { min, max, .. } => (size(value), *min, *max, "bytes, or with k, m, g or t"),
         Kind::Count { min, max, .. } => (value.parse().ok(), *min, *max, "a plain number"),
     };
     match parsed {
@@ -68,12 +68,13 @@ fn check_value(option: &Opt, value: &str) -> Result<()> {
     }
 }
 
-/// A number with an optional k, m or g, as the library reads it.
+/// A number with an optional k, m, g or t, as the library reads it.
 fn size(text: &str) -> Option<u64> {
     let shift = match text.chars().next_back()?.to_ascii_lowercase() {
         'k' => 10,
         'm' => 20,
         'g' => 30,
+        't' => 40,
         _ => return text.parse().ok(),
     };
     // The suffix is ASCII: one byte.
@@ -85,7 +86,7 @@ fn quantity(kind: &Kind, value: u64) -> String {
     if !matches!(kind, Kind::Size { .. }) || value == 0 {
         return value.to_string();
     }
-    for (shift, suffix) in [(30, 'g'), (20, 'm'), (10, 'k')] {
+    for (shift, suffix) in [(40, 't'), (30, 'g'), (20, 'm'), (10, 'k')] {
         if value % (1 << shift) == 0 {
             return format!("{}{suffix}", value >> shift);
         }
@@ -179,7 +180,9 @@ mod tests {
 
     #[test]
     fn good_options_pass() {
-        for text in ["", "dirty_max=4m", "dirty_max=0:on_error=report:", "check_every=100"] {
+        for text in
+            ["", "dirty_max=4m", "dirty_max=0:on_error=report:", "dirty_max=1T", "check_every=100"]
+        {
             check_against(TABLE, text).unwrap_or_else(|error| panic!("{text}: {error}"));
         }
     }
@@ -195,7 +198,7 @@ mod tests {
     fn bad_values_are_named() {
         assert!(error("dirty_max").contains("has no value"));
         assert!(error("dirty_max=much").contains("give bytes"));
-        assert!(error("dirty_max=2048g").contains("the range is 0 to 1024g"));
+        assert!(error("dirty_max=2048g").contains("the range is 0 to 1t"));
         assert!(error("dirty_max=99999999999999999999").contains("give bytes"));
         assert!(error("dirty_max=99999999999g").contains("give bytes"));
         assert!(error("dirty_max=\u{fc}").contains("give bytes"));

@@ -5,6 +5,7 @@
 //! SPDX-License-Identifier: Apache-2.0
 
 use crate::sys::{self, Change};
+use crate::timeline::{Sample, Timeline};
 use crate::units::{bytes, count, duration, percent, plural};
 use crate::verdict::{Row, Verdict};
 use crate::wire::{Figures, Header, Slot, State};
@@ -32,6 +33,7 @@ pub struct Outcome {
     /// Why the wire could not be read: then nothing is known of the processes.
     pub wire: Result<Header, String>,
     pub look_pause: Duration,
+    pub timeline: Timeline,
     /// There may have been processes that nobody saw.
     pub may_have_missed: bool,
     /// Where the library stays because processes that use it are still running.
@@ -49,6 +51,19 @@ impl Outcome {
             .filter(|(pid, _)| *pid == self.root_pid)
             .map(|(_, slot)| slot)
             .max_by_key(|slot| slot.start_ns)
+    }
+
+    /// Adds what the command's process wrote when it ended, which no look can be late enough to see.
+    /// `began_ns` is the clock's value when the command was started.
+    pub fn end_timeline(&mut self, began_ns: u64) {
+        let Some(slot) = self.root().filter(|slot| slot.state == State::Ended) else { return };
+        let sample = Sample {
+            seconds: Duration::from_nanos(slot.end_ns.saturating_sub(began_ns)).as_secs_f64(),
+            resident_bytes: slot.figures.resident_bytes,
+            live_bytes: slot.figures.live_bytes,
+            processes: 1,
+        };
+        self.timeline.end(sample);
     }
 
     fn total(&self) -> Figures {
@@ -202,9 +217,10 @@ fn figures_text(out: &mut String, outcome: &Outcome, line: &dyn Fn(&mut String, 
         out,
         "held by weir",
         format!(
-            "{} cached, {} free but maybe resident, {} bookkeeping",
+            "{} cached, {} in free spans, {} in free pages of slabs, {} bookkeeping",
             bytes(f.cached_bytes),
             bytes(f.dirty_bytes),
+            bytes(f.hole_bytes),
             bytes(f.metadata_bytes)
         ),
     );
@@ -236,19 +252,35 @@ fn calls_text(out: &mut String, outcome: &Outcome, line: &dyn Fn(&mut String, &s
             count(total.remote_frees)
         ),
     );
-    line(
-        out,
-        "system calls",
-        format!(
-            "{} by the allocator, {} to give back {}",
-            count(total.sys_calls),
-            count(total.sys_purge),
-            bytes(total.purged_bytes)
-        ),
-    );
+    line(out, "system calls", format!("{} by the allocator", count(total.sys_calls)));
+    released_text(out, &total, outcome.timeline.last(), line);
     if total.misuse_reports > 0 {
         let reports = plural(total.misuse_reports, "report", "reports");
         line(out, "MISUSE", format!("{reports}: the program broke the rules of malloc, see above"));
+    }
+}
+
+/// What became of memory that was free, and what is resident after it.
+fn released_text(
+    out: &mut String,
+    total: &Figures,
+    last: Option<&Sample>,
+    line: &dyn Fn(&mut String, &str, String),
+) {
+    let calls = plural(total.release_calls, "system call", "system calls");
+    let mut given = format!("{} in {calls}", bytes(total.purged_bytes));
+    if total.purged_bytes > 0 {
+        let _ = write!(given, ", {} of it used again", bytes(total.refaulted_bytes));
+    }
+    line(out, "given back", given);
+    if let Some(last) = last {
+        let seconds = duration(Duration::from_secs_f64(last.seconds));
+        let (resident, live) = (bytes(last.resident_bytes), bytes(last.live_bytes));
+        line(
+            out,
+            "last sample",
+            format!("{resident} resident against {live} live, after {seconds}"),
+        );
     }
 }
 
@@ -348,6 +380,7 @@ struct Json<'a> {
     resident_max_bytes: u64,
     root: Option<JsonSlot<'a>>,
     total: Option<JsonTotal>,
+    memory: JsonMemory<'a>,
     processes: Vec<JsonProcess<'a>>,
     handshake: JsonHandshake<'a>,
 }
@@ -376,6 +409,14 @@ struct JsonTotal {
     processes: usize,
     #[serde(flatten)]
     figures: Figures,
+}
+
+#[derive(Serialize)]
+struct JsonMemory<'a> {
+    interval_ms: f64,
+    samples: usize,
+    peak: Option<&'a Sample>,
+    last: Option<&'a Sample>,
 }
 
 #[derive(Serialize)]
@@ -423,6 +464,12 @@ pub fn json(outcome: &Outcome) -> serde_json::Result<String> {
         resident_max_bytes: outcome.resident_max_bytes,
         root: outcome.root().map(json_slot),
         total: (several > 0).then(|| JsonTotal { processes: several, figures: outcome.total() }),
+        memory: JsonMemory {
+            interval_ms: outcome.timeline.interval().as_secs_f64() * 1e3,
+            samples: outcome.timeline.samples().len(),
+            peak: outcome.timeline.peak(),
+            last: outcome.timeline.last(),
+        },
         processes: outcome.rows.iter().map(json_process).collect(),
         handshake: JsonHandshake {
             error: outcome.wire.as_ref().err().map(String::as_str),

@@ -9,9 +9,11 @@ use crate::errors::{self, Exit, NOT_EXECUTABLE, NOT_FOUND, TOOL, USAGE};
 use crate::library::{LIBRARY, Placed};
 use crate::options;
 use crate::output::{Output, reason};
+use crate::plot;
 use crate::program;
 use crate::report::{self, Outcome};
 use crate::sys::{self, Change, Signals, Waited};
+use crate::timeline::Timeline;
 use crate::verdict::{self, Context};
 use crate::watch::Watcher;
 use crate::{procfs, wire};
@@ -30,12 +32,21 @@ const GRACE: Duration = Duration::from_millis(100);
 
 #[derive(clap::Args)]
 pub struct Args {
+    /// Time between two samples of memory, in milliseconds
+    #[arg(long, value_name = "MS", default_value_t = 50, value_parser = clap::value_parser!(u32).range(1..=3_600_000))]
+    interval: u32,
     /// Write everything that is known to FILE as JSON
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
     /// Run-time options of the library, as NAME=VALUE:NAME=VALUE ('weir options' lists them)
     #[arg(long, value_name = "OPTIONS")]
     options: Vec<String>,
+    /// Draw resident against live memory over time, of all processes together, into FILE as SVG
+    #[arg(long, value_name = "FILE")]
+    plot: Option<PathBuf>,
+    /// Write the samples that --plot draws to FILE, as columns with tabs between them
+    #[arg(long, value_name = "FILE")]
+    plot_data: Option<PathBuf>,
     /// Print no report
     #[arg(long, conflicts_with = "report")]
     quiet: bool,
@@ -77,6 +88,8 @@ pub fn run(args: Args) -> Result<End> {
     let image = program::image(&file);
     // Opened now: a report that cannot be written is an error before an hour of work, not after.
     let json_file = args.json.as_deref().map(Output::new).transpose()?;
+    let plot_file = args.plot.as_deref().map(Output::new).transpose()?;
+    let data_file = args.plot_data.as_deref().map(Output::new).transpose()?;
     let report_file = args.report.as_deref().map(Output::new).transpose()?;
 
     let placed = Placed::new()?;
@@ -101,10 +114,13 @@ pub fn run(args: Args) -> Result<End> {
         Err(error) => return Err(start_error(&file, &error)),
     };
 
-    let run = Run { root, signals, watcher: Watcher::new(&placed, root, &image) };
-    let gathered = run.gather(began);
+    let began_ns = sys::clock_ns().saturating_sub(began.elapsed().as_nanos() as u64);
+    let timeline = Timeline::new(Duration::from_millis(args.interval.into()));
+    let watcher = Watcher::new(&placed, root, &image, began, timeline);
+    let gathered = Run { root, signals, watcher }.gather(began);
     let shown: Vec<String> = args.command.iter().map(|a| a.to_string_lossy().into()).collect();
     let (mut outcome, running) = gathered.outcome(shown, root, &placed);
+    outcome.end_timeline(began_ns);
     if running {
         outcome.kept = placed.keep().map(|path| path.display().to_string());
     } else {
@@ -113,6 +129,15 @@ pub fn run(args: Args) -> Result<End> {
     if let Some(file) = json_file {
         let text = report::json(&outcome).context("cannot write JSON")?;
         write_report(file, &text);
+    }
+    if let Some(file) = data_file {
+        write_report(file, &outcome.timeline.tsv());
+    }
+    if let Some(file) = plot_file {
+        match plot::draw(&outcome.command, &outcome.timeline) {
+            Ok(text) => write_report(file, &text),
+            Err(error) => errors::say(error),
+        }
     }
     match report_file {
         Some(file) => write_report(file, &report::text(&outcome)),
@@ -245,6 +270,7 @@ impl<'a> Run<'a> {
             }
         };
         let elapsed = began.elapsed();
+        self.watcher.timeline.stop();
         self.let_others_end(&mut user, &mut system);
         Gathered {
             watcher: self.watcher,
@@ -329,7 +355,7 @@ impl Gathered<'_> {
     fn outcome(self, command: Vec<String>, root: i32, placed: &Placed) -> (Outcome, bool) {
         let running = self.watcher.any_running();
         let look_pause = self.watcher.pause_longest;
-        let processes = self.watcher.into_processes();
+        let (processes, timeline) = self.watcher.into_parts();
         let read = wire::header(&placed.wire)
             .and_then(|header| Ok((header, wire::slots(&placed.wire, &header)?)));
         let (rows, wire) = match read {
@@ -359,6 +385,7 @@ impl Gathered<'_> {
             rows,
             wire,
             look_pause,
+            timeline,
             may_have_missed: self.root_had_children || has_children || !is_known,
             kept: None,
         };

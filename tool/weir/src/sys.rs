@@ -216,6 +216,16 @@ pub fn die_by(signal: i32) {
     }
 }
 
+/// CLOCK_MONOTONIC, by which the library writes down when a process ended.
+pub fn clock_ns() -> u64 {
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: a plain system call that fills in initialised plain data.
+    unsafe {
+        libc::clock_gettime(libc::CLOCK_MONOTONIC, &mut time);
+    }
+    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
+}
+
 pub fn kill(pid: i32, signal: i32) {
     // SAFETY: a plain system call; a process that is gone is no error here.
     unsafe {

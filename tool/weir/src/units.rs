@@ -1,4 +1,4 @@
-//! Writes quantities for people: bytes, counts, times. Pure functions for the reports. It does not
+//! Writes quantities and commands for people. Pure functions for the reports. It does not
 //! know what is measured.
 //!
 //! SPDX-License-Identifier: Apache-2.0
@@ -70,6 +70,18 @@ pub fn percent(value: f64) -> String {
     if value >= 9.95 { format!("{value:.0} %") } else { format!("{value:.1} %") }
 }
 
+/// The command as one would type it.
+pub fn quoted(command: &[String]) -> String {
+    let plain = |c: char| c.is_ascii_alphanumeric() || "-_./=:,+@%".contains(c);
+    let words = command.iter().map(|word| {
+        if !word.is_empty() && word.chars().all(plain) {
+            return word.clone();
+        }
+        format!("'{}'", word.replace('\'', "'\\''").replace(char::is_control, " "))
+    });
+    words.collect::<Vec<String>>().join(" ")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -107,5 +119,11 @@ mod tests {
     fn percents() {
         assert_eq!(percent(1.26), "1.3 %");
         assert_eq!(percent(64.2), "64 %");
+    }
+
+    #[test]
+    fn commands_can_be_typed_again() {
+        let words = ["a b", "", "it's", "-x=1"].map(str::to_owned);
+        assert_eq!(quoted(&words), r"'a b' '' 'it'\''s' -x=1");
     }
 }

@@ -194,7 +194,7 @@ fn is_reached(slot: &Slot) -> bool {
 }
 
 /// The slot's path is cut to 255 bytes.
-fn same_exe(exe: &str, program: &Program) -> bool {
+pub fn same_exe(exe: &str, program: &Program) -> bool {
     exe == program.exe || (exe.len() >= 255 && program.exe.starts_with(exe))
 }
 

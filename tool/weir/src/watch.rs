@@ -1,6 +1,7 @@
 //! Finds the processes of the command by looking at /proc again and again, and remembers each program
 //! that they run: who they are, what their file says, and whether the preload reached their
-//! environment. Used by `run`. It does not judge: `verdict` joins this with the wire's slots.
+//! environment; and adds up their memory, resident as the kernel counts it and live as their slots of the
+//! wire say. Used by `run`. It does not judge: `verdict` joins this with the wire's slots.
 //!
 //! Looking costs time, so the pause between two looks grows with the cost of one. A process that
 //! lives between two looks is seen only if it loads the library; the report says so.
@@ -11,7 +12,8 @@ use crate::library::Placed;
 use crate::procfs::{self, Stat};
 use crate::program::{Facts, Image};
 use crate::sys::Change;
-use crate::wire;
+use crate::timeline::{Sample, Timeline};
+use crate::{verdict, wire};
 use std::collections::HashMap;
 use std::io::ErrorKind;
 use std::os::unix::ffi::OsStrExt;
@@ -82,17 +84,33 @@ pub struct Watcher<'a> {
     current: HashMap<i32, usize>,
     facts: HashMap<(u64, u64), Rc<Facts>>,
     slots_read: u32,
-    slots_of_pid: HashMap<i32, usize>,
+    slots_of_pid: HashMap<i32, Slots>,
     has_lists: bool,
+    began: Instant,
+    page_bytes: u64,
     cost_before: Duration,
     looks: u64,
     pub pause: Duration,
     pub pause_longest: Duration,
+    pub timeline: Timeline,
+}
+
+/// The slots that a process claimed so far: one for each program that it ran on weir.
+#[derive(Default)]
+struct Slots {
+    count: usize,
+    last: u32,
 }
 
 impl<'a> Watcher<'a> {
     /// `image` is what the command's file says, so that the root is known even if it ends at once.
-    pub fn new(placed: &'a Placed, root: i32, image: &Image) -> Watcher<'a> {
+    pub fn new(
+        placed: &'a Placed,
+        root: i32,
+        image: &Image,
+        began: Instant,
+        timeline: Timeline,
+    ) -> Watcher<'a> {
         let mut watcher = Watcher {
             placed,
             processes: Vec::new(),
@@ -101,10 +119,13 @@ impl<'a> Watcher<'a> {
             slots_read: 0,
             slots_of_pid: HashMap::new(),
             has_lists: true,
+            began,
+            page_bytes: rustix::param::page_size() as u64,
             cost_before: Duration::ZERO,
             looks: 0,
             pause: PAUSE_FIRST,
             pause_longest: PAUSE_FIRST,
+            timeline,
         };
         watcher.current.insert(root, 0);
         watcher.processes.push(Process {
@@ -130,8 +151,8 @@ impl<'a> Watcher<'a> {
         watcher
     }
 
-    pub fn into_processes(self) -> Vec<Process> {
-        self.processes
+    pub fn into_parts(self) -> (Vec<Process>, Timeline) {
+        (self.processes, self.timeline)
     }
 
     pub fn any_running(&self) -> bool {
@@ -157,18 +178,40 @@ impl<'a> Watcher<'a> {
         for process in &mut self.processes {
             process.running = false;
         }
+        let mut sum = Sample::default();
         for pid in alive {
             if let Some(stat) = procfs::stat(pid) {
                 self.look_at(pid, &stat);
+                sum.processes += usize::from(stat.resident_pages > 0);
+                sum.resident_bytes += stat.resident_pages * self.page_bytes;
+                sum.live_bytes += self.live_bytes(pid);
             }
         }
+        let now = self.began.elapsed();
+        sum.seconds = now.as_secs_f64();
+        self.timeline.add(sum);
         self.looks += 1;
         let base = if self.looks < LOOKS_FIRST { PAUSE_FIRST } else { PAUSE };
+        // A look that comes when a sample is due takes it on time.
+        let base = base.min(self.timeline.wait(now).max(PAUSE_FIRST));
         // The smaller of two looks: one alone may have been interrupted, or read a new program's file.
         let cost = began.elapsed();
         let usual = cost.min(std::mem::replace(&mut self.cost_before, cost));
         self.pause = base.max(usual * PAUSE_PER_COST).min(PAUSE_MAX);
         self.pause_longest = self.pause_longest.max(self.pause);
+    }
+
+    /// What the program that the process runs now has in its hands, as it said last; 0 if it does not say.
+    fn live_bytes(&self, pid: i32) -> u64 {
+        let live = || {
+            let process = self.processes.get(*self.current.get(&pid)?)?;
+            let slots = self.slots_of_pid.get(&process.inner_pid)?;
+            let slot = wire::slot(&self.placed.wire, slots.last)?;
+            // A slot outlives the program that claimed it when another one is executed.
+            let program = process.programs.last().filter(|_| process.running)?;
+            verdict::same_exe(&slot.exe, program).then_some(slot.figures.live_bytes)
+        };
+        live().unwrap_or(0)
     }
 
     fn descendants(&mut self) -> Vec<i32> {
@@ -294,7 +337,7 @@ impl<'a> Watcher<'a> {
         if program.environment.is_none() && program.start_stack != 0 {
             program.environment = environment(process.pid, self.placed);
         }
-        let slots = self.slots_of_pid.get(&process.inner_pid).copied().unwrap_or(0);
+        let slots = self.slots_of_pid.get(&process.inner_pid).map_or(0, |slots| slots.count);
         if program.mapped.is_none() && slots < programs && program.seen_at.elapsed() > SETTLED {
             program.mapped = procfs::maps(process.pid, &self.placed.library_mark());
         }
@@ -305,7 +348,9 @@ impl<'a> Watcher<'a> {
         while self.slots_read < header.slots_claimed.min(header.slot_count) {
             // A claimed slot is filled in a moment later; the next look finds it.
             let Some(pid) = wire::slot_pid(&self.placed.wire, self.slots_read) else { break };
-            *self.slots_of_pid.entry(pid).or_default() += 1;
+            let slots = self.slots_of_pid.entry(pid).or_default();
+            slots.count += 1;
+            slots.last = self.slots_read;
             self.slots_read += 1;
         }
     }

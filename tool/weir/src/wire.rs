@@ -57,6 +57,11 @@ pub struct Figures {
     pub sys_purge: u64,
     pub purged_bytes: u64,
     pub misuse_reports: u64,
+    pub refaulted_bytes: u64,
+    pub scanned_bytes: u64,
+    pub release_calls: u64,
+    pub release_window_ns: u64,
+    pub hole_bytes: u64,
 }
 
 impl Slot {
@@ -68,7 +73,7 @@ impl Slot {
 }
 
 impl Figures {
-    const COUNT: usize = 16;
+    const COUNT: usize = 21;
 
     fn fields_mut(&mut self) -> [&mut u64; Self::COUNT] {
         [
@@ -88,14 +93,22 @@ impl Figures {
             &mut self.sys_purge,
             &mut self.purged_bytes,
             &mut self.misuse_reports,
+            &mut self.refaulted_bytes,
+            &mut self.scanned_bytes,
+            &mut self.release_calls,
+            &mut self.release_window_ns,
+            &mut self.hole_bytes,
         ]
     }
 
     pub fn add(&mut self, other: &Figures) {
         let mut other = other.clone();
+        // A delay is no amount: of several processes the longest counts.
+        let window = self.release_window_ns.max(other.release_window_ns);
         for (sum, value) in self.fields_mut().into_iter().zip(other.fields_mut()) {
             *sum = sum.saturating_add(*value);
         }
+        self.release_window_ns = window;
     }
 }
 
@@ -161,6 +174,14 @@ pub fn slot_pid(file: &File, index: u32) -> Option<i32> {
     let at = HEADER_BYTES as u64 + u64::from(index) * SLOT_BYTES as u64;
     file.read_exact_at(&mut bytes, at).ok()?;
     (u32_at(&bytes, 0) != 0).then(|| u32_at(&bytes, 4) as i32)
+}
+
+/// Slot `index` as it is now, once it is filled in.
+pub fn slot(file: &File, index: u32) -> Option<Slot> {
+    let mut bytes = [0; SLOT_BYTES];
+    let at = HEADER_BYTES as u64 + u64::from(index) * SLOT_BYTES as u64;
+    file.read_exact_at(&mut bytes, at).ok()?;
+    decode_slot(&bytes)
 }
 
 /// `bytes` are SLOT_BYTES long.
@@ -233,6 +254,7 @@ mod tests {
         slot[4..8].copy_from_slice(&pid.to_ne_bytes());
         slot[32..40].copy_from_slice(&77u64.to_ne_bytes());
         slot[152..160].copy_from_slice(&3u64.to_ne_bytes());
+        slot[192..200].copy_from_slice(&5u64.to_ne_bytes());
         slot[EXE_AT..EXE_AT + exe.len()].copy_from_slice(exe);
         let at = HEADER_BYTES as u64 + u64::from(index) * SLOT_BYTES as u64;
         file.write_all_at(&slot, at).expect("write");
@@ -260,8 +282,19 @@ mod tests {
         assert_eq!(slots[0].exe, "/bin/true");
         assert_eq!(slots[0].figures.live_bytes, 77);
         assert_eq!(slots[0].figures.misuse_reports, 3);
+        assert_eq!(slots[0].figures.hole_bytes, 5);
         assert_eq!(slots[1].exe.len(), EXE_BYTES);
         assert_eq!(slot_pid(&file, 2), Some(12));
+        assert_eq!(slot(&file, 2).map(|slot| slot.pid), Some(12));
+        assert!(slot(&file, 1).is_none() && slot(&file, SLOT_COUNT).is_none());
+    }
+
+    #[test]
+    fn amounts_are_summed_and_delays_are_not() {
+        let figures = Figures { live_bytes: 3, release_window_ns: 7, ..Figures::default() };
+        let mut total = Figures { live_bytes: 2, release_window_ns: 5, ..Figures::default() };
+        total.add(&figures);
+        assert_eq!((total.live_bytes, total.release_window_ns), (5, 7));
     }
 
     #[test]

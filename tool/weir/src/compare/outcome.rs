@@ -85,18 +85,6 @@ impl Contender {
     }
 }
 
-/// The command as one would type it.
-pub fn quoted(command: &[String]) -> String {
-    let plain = |c: char| c.is_ascii_alphanumeric() || "-_./=:,+@%".contains(c);
-    let words = command.iter().map(|word| {
-        if !word.is_empty() && word.chars().all(plain) {
-            return word.clone();
-        }
-        format!("'{}'", word.replace('\'', "'\\''").replace(char::is_control, " "))
-    });
-    words.collect::<Vec<String>>().join(" ")
-}
-
 #[derive(Debug)]
 pub struct Outcome {
     pub command: Vec<String>,
@@ -338,7 +326,5 @@ mod tests {
         assert!(
             differs(&ratio(1.01, 1.02)) && differs(&ratio(0.9, 0.99)) && !differs(&ratio(0.9, 1.1))
         );
-        let words = ["a b", "", "it's", "-x=1"].map(str::to_owned);
-        assert_eq!(quoted(&words), r"'a b' '' 'it'\''s' -x=1");
     }
 }

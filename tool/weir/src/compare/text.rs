@@ -4,9 +4,9 @@
 //! SPDX-License-Identifier: Apache-2.0
 
 use super::measure::Measure;
-use super::outcome::{Contender, Outcome, quoted, sign};
+use super::outcome::{Contender, Outcome, sign};
 use super::stats::{self, Estimate};
-use crate::units;
+use crate::units::{self, quoted};
 use std::fmt::Write;
 
 const COMMAND_CHARS: usize = 68;
