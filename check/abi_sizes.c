@@ -25,6 +25,7 @@ int main(void) {
     FIELD(weir_stats, sys_map);
     FIELD(weir_stats, sys_other);
     FIELD(weir_stats, misuse_reports);
+    FIELD(weir_stats, hole_bytes);
     SIZE(weir_stats_class);
     FIELD(weir_stats_class, slab_bytes);
     SIZE(weir_stats_heap);
@@ -34,6 +35,7 @@ int main(void) {
     SIZE(weir_wire_slot);
     FIELD(weir_wire_slot, start_ns);
     FIELD(weir_wire_slot, misuse_reports);
+    FIELD(weir_wire_slot, hole_bytes);
     FIELD(weir_wire_slot, exe);
     printf("value WEIR_WIRE_MAGIC %llx\n", (unsigned long long)WEIR_WIRE_MAGIC);
     printf("value WEIR_WIRE_VERSION %u\n", WEIR_WIRE_VERSION);

@@ -57,6 +57,11 @@ struct weir_stats {
     uint64_t sys_other;           /**< number of all other system calls */
     uint64_t purged_bytes;        /**< bytes given back to the kernel since the start */
     uint64_t misuse_reports;      /**< number of misuse reports (on_error=report keeps going) */
+    uint64_t refaulted_bytes;     /**< of purged_bytes, what is or was in use again */
+    uint64_t scanned_bytes;       /**< slabs that were looked through for free pages, counted each time */
+    uint64_t release_calls;       /**< number of system calls made to give memory back */
+    uint64_t release_window_ns;   /**< for how long memory is now free and unused before it is given back */
+    uint64_t hole_bytes;          /**< free pages inside slabs and blocks in use, not yet given back */
 };
 #define WEIR_STATS_VERSION 1u
 

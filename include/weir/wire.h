@@ -66,7 +66,12 @@ struct weir_wire_slot {
     uint64_t sys_purge;
     uint64_t purged_bytes;
     uint64_t misuse_reports;
-    uint64_t reserved[12];
+    uint64_t refaulted_bytes; /* this and the next four: as in struct weir_stats */
+    uint64_t scanned_bytes;
+    uint64_t release_calls;
+    uint64_t release_window_ns;
+    uint64_t hole_bytes;
+    uint64_t reserved[7];
     char exe[WEIR_WIRE_EXE_BYTES]; /* target of /proc/self/exe, NUL-terminated, cut if longer */
 };
 

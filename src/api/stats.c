@@ -142,6 +142,11 @@ static void json_totals(struct json* j, const struct weir_stats* all) {
     FIELD(sys_other);
     FIELD(purged_bytes);
     FIELD(misuse_reports);
+    FIELD(refaulted_bytes);
+    FIELD(scanned_bytes);
+    FIELD(release_calls);
+    FIELD(release_window_ns);
+    FIELD(hole_bytes);
 #undef FIELD
 }
 

@@ -9,7 +9,7 @@
 #include "os/os.h"
 #include "weir/wire.h"
 
-enum { REFRESH_EARLY = 4, REFRESH_CALLS = 256 };
+enum { REFRESH_EARLY = 4, REFRESH_CALLS = 64 };
 #define REFRESH_NS 50000000u
 
 static struct weir_wire_header* wire_file;
@@ -59,6 +59,19 @@ static void wire_refresh(void) {
     store_relaxed(&slot->sys_purge, all.sys_purge - old->sys_purge);
     store_relaxed(&slot->purged_bytes, all.purged_bytes - old->purged_bytes);
     store_relaxed(&slot->misuse_reports, all.misuse_reports - old->misuse_reports);
+    store_relaxed(&slot->refaulted_bytes, all.refaulted_bytes - old->refaulted_bytes);
+    store_relaxed(&slot->scanned_bytes, all.scanned_bytes - old->scanned_bytes);
+    store_relaxed(&slot->release_calls, all.release_calls - old->release_calls);
+    store_relaxed(&slot->release_window_ns, all.release_window_ns);
+    store_relaxed(&slot->hole_bytes, all.hole_bytes);
+}
+
+/* One thread refreshes when it is time, whoever that is: the thread needs no heap. */
+static void wire_look(void) {
+    uint64_t now = os_clock_ns();
+    uint64_t last = load_relaxed(&wire_refreshed_ns);
+    if (now - last < REFRESH_NS || !cas_acq_rel(&wire_refreshed_ns, &last, now)) return;
+    if (wire_slot != NULL) wire_refresh();
 }
 
 /* On the slow path: look at the clock now and then, and let one thread refresh when it is time. Two early
@@ -70,11 +83,7 @@ static void wire_tick(void) {
         if (wire_slot != NULL) wire_refresh();
         return;
     }
-    if ((calls & (REFRESH_CALLS - 1)) != 0) return;
-    uint64_t now = os_clock_ns();
-    uint64_t last = load_relaxed(&wire_refreshed_ns);
-    if (now - last < REFRESH_NS || !cas_acq_rel(&wire_refreshed_ns, &last, now)) return;
-    if (wire_slot != NULL) wire_refresh();
+    if ((calls & (REFRESH_CALLS - 1)) == 0) wire_look();
 }
 
 WEIR_FN void wire_open(void) {
@@ -107,6 +116,7 @@ WEIR_FN void wire_forked(void) {
     if (wire_slot == NULL) return;
     struct census t;
     stats_fill(&wire_inherited, &t);
+    store_relaxed(&wire_slot->live_bytes, wire_inherited.live_bytes);
     store_release(&wire_slot->state, (uint32_t)WEIR_WIRE_FORKED); /* as in wire_open */
 }
 

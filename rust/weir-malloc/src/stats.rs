@@ -58,6 +58,16 @@ pub struct Stats {
     pub purged_bytes: u64,
     /// Reports of misuse.
     pub misuse_reports: u64,
+    /// Of `purged_bytes`, what is or was in use again.
+    pub refaulted_bytes: u64,
+    /// Slabs that were looked through for free pages, counted each time.
+    pub scanned_bytes: u64,
+    /// System calls made to give memory back.
+    pub release_calls: u64,
+    /// Nanoseconds for which memory is now free and unused before it is given back.
+    pub release_window_ns: u64,
+    /// Free pages inside slabs and blocks in use, not yet given back.
+    pub hole_bytes: u64,
 }
 
 unsafe extern "C" {
