@@ -13,6 +13,7 @@
 #include "base/text.c"
 #include "os/linux/os.c"
 #include "os/linux/lock.c"
+#include "os/linux/helper.c"
 #include "core/options.c"
 #include "core/report.c"
 #include "page/region.c"

@@ -37,6 +37,26 @@ WEIR_FN bool os_cover(void* p, size_t bytes, bool accessible);
 /* Give the pages of an accessible range back; they read as zero afterwards. False: they were kept
  * (locked memory). */
 WEIR_FN bool os_purge(void* p, size_t bytes);
+/* The same for many ranges, with as few system calls as the kernel makes possible. Returns how many were
+ * done: all, or those before the first that was not. *locked then tells whether that one's pages are locked,
+ * or the kernel refused for another reason; part of that range may have been given back. */
+struct os_range {
+    void* start;
+    size_t bytes;
+};
+WEIR_FN unsigned os_purge_many(const struct os_range* ranges, unsigned count, bool* locked);
+/* How the kernel backs memory by huge pages. NEVER and ALWAYS ask for it, for a range of address space or as
+ * the system's setting; ASKED: by the system's setting where it is a range's, and where ALWAYS is asked for
+ * where it is the system's. */
+enum os_huge { OS_HUGE_NEVER, OS_HUGE_ASKED, OS_HUGE_ALWAYS };
+/* The system's setting; *huge_bytes receives the size of such a page, 0 where there are none. Reads files. */
+WEIR_FN enum os_huge os_huge_mode(size_t* huge_bytes);
+/* Say how a range is to be backed. ASKED is how every range starts, and is not had back: nothing happens.
+ * False: the kernel has no huge pages, or refuses. */
+WEIR_FN bool os_advise_huge(void* p, size_t bytes, enum os_huge mode);
+/* Put huge pages under a range now, whatever the system's setting. False: there were none to be had, or the
+ * kernel (before Linux 6.1) cannot. */
+WEIR_FN bool os_collapse(void* p, size_t bytes);
 /* Move the pages of [from, from+bytes) to [to, to+bytes); both ranges stay mapped, `from` reads as zero
  * afterwards. False: nothing was moved (old kernel, emulator, limit), and `to` may be unmapped. */
 WEIR_FN bool os_move(void* from, void* to, size_t bytes);
@@ -80,8 +100,39 @@ WEIR_FN uint64_t os_random(void);
 WEIR_FN WEIR_NORETURN void os_abort(void);
 /* The same past any handler of SIGABRT. */
 WEIR_FN WEIR_NORETURN void os_abort_now(void);
-/* Sleep while *word == value, and wake one or all sleepers. */
+/* Sleep while *word == value, at most `ns` nanoseconds where that is said, and wake one or all sleepers. */
 WEIR_FN void os_futex_wait(uint32_t* word, uint32_t value);
+WEIR_FN void os_futex_wait_for(uint32_t* word, uint32_t value, uint64_t ns);
 WEIR_FN void os_futex_wake(uint32_t* word, int count);
+
+/* ---- The helper thread: at most one in a process, made without libc's knowledge (docs/internals/os.md).
+ *
+ * What runs in it uses system calls, locks and the thread word; no other thread-local variable, nothing of
+ * libc that keeps state, and no descriptor of the process: it has none of them where the kernel lets it. All
+ * signals are blocked in it. It does not keep the process from ending. */
+
+/* At the library's start: remember which process this is, and what sandbox it was started in. Reads a file
+ * (15 us), which a later sandbox might forbid. Once; nothing else of this section works before. */
+WEIR_FN void os_sandbox_look(void);
+/* The program confines itself from now on: what it has not been seen to do may be forbidden, or deadly. */
+WEIR_FN void os_sandbox_announced(void);
+/* A thread of the program's own was made: threads are allowed. Cheap. */
+WEIR_FN void os_sandbox_thread_seen(void);
+WEIR_FN bool os_sandboxed(void);
+/* Run body(argument) in the helper, whose thread word is `thread_word`. False: it runs already, is not
+ * allowed now (sandbox, privileged process, a process made by vfork or by a raw system call, sanitizer, a
+ * library whose TLS is dynamic) or the kernel refuses. Safe in signal handlers. */
+WEIR_FN bool os_helper_start(void (*body)(void*), void* argument, void* thread_word);
+/* Whether it lives: relaxed, one load. */
+WEIR_FN bool os_helper_runs(void);
+/* Called by body now and then: whether it may go on, or must return and not be started again for a while. No:
+ * its credentials or its sandbox are not the process's any more (libc changes those of its own threads
+ * alone), or it is the last thread. Reads two files (30 us). */
+WEIR_FN bool os_helper_fits(void);
+/* Wait until the kernel has no trace of it; whoever calls has told body to return. At once in the helper
+ * itself and where there is none. */
+WEIR_FN void os_helper_join(void);
+/* In the child of fork: there is none. */
+WEIR_FN void os_helper_fork_child(void);
 
 #endif

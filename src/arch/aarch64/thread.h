@@ -31,6 +31,15 @@ WEIR_INLINE void arch_thread_word_set(void* word) { *arch_thread_word_address() 
 
 #elif !WEIR_TLS_IS_NAIVE
 
+/* The word's distance from the thread pointer, the same in every thread. */
+WEIR_INLINE intptr_t arch_thread_word_offset(void) {
+    intptr_t offset;
+    __asm__("adrp %0, :gottprel:weir_thread_word\n\t"
+            "ldr %0, [%0, :gottprel_lo12:weir_thread_word]"
+            : "=r"(offset));
+    return offset;
+}
+
 /* Volatile, so that each call site reads it again; without a memory clobber, since it orders nothing. */
 WEIR_INLINE void* arch_thread_word(void) {
     void* word;
@@ -66,6 +75,10 @@ WEIR_INLINE void* arch_thread_pointer(void) {
     __asm__ volatile("mrs %0, tpidr_el0" : "=r"(self));
     return self;
 }
+
+/* Write what is found at fixed places behind the thread pointer of a thread that libc did not make: nothing,
+ * the canary of stack frames is a global here. */
+WEIR_INLINE void arch_thread_block_fill(void** pointer) { (void)pointer; }
 
 WEIR_INLINE void arch_pause(void) { __asm__ volatile("yield"); }
 

@@ -53,6 +53,13 @@ WEIR_INLINE void arch_thread_word_set(void* word) {
 /* arch.h has it. */
 #elif defined(__PIC__) && !defined(__PIE__)
 
+/* The word's distance from the thread pointer, the same in every thread. */
+WEIR_INLINE intptr_t arch_thread_word_offset(void) {
+    intptr_t offset;
+    __asm__("movq weir_thread_word@gottpoff(%%rip), %0" : "=r"(offset));
+    return offset;
+}
+
 WEIR_INLINE void* arch_thread_word(void) {
     void* word;
     __asm__ volatile("movq weir_thread_word@gottpoff(%%rip), %0\n\t"
@@ -85,6 +92,12 @@ WEIR_INLINE void arch_thread_word_set(void* word) {
 
 #else
 
+WEIR_INLINE intptr_t arch_thread_word_offset(void) {
+    intptr_t offset;
+    __asm__("movq $weir_thread_word@tpoff, %0" : "=r"(offset));
+    return offset;
+}
+
 WEIR_INLINE void* arch_thread_word(void) {
     void* word;
     __asm__ volatile("movq %%fs:weir_thread_word@tpoff, %0" : "=r"(word));
@@ -108,6 +121,20 @@ WEIR_INLINE void* arch_thread_pointer(void) {
     void* self;
     __asm__ volatile("movq %%fs:0, %0" : "=r"(self));
     return self;
+}
+
+/* Write what is found at fixed places behind the thread pointer of a thread that libc did not make: the
+ * pointer itself twice, and what compilers and libc mix into stack frames and saved addresses. */
+WEIR_INLINE void arch_thread_block_fill(void** pointer) {
+    void* canary;
+    void* guard;
+    __asm__("movq %%fs:0x28, %0\n\t"
+            "movq %%fs:0x30, %1"
+            : "=&r"(canary), "=r"(guard));
+    pointer[0] = pointer;
+    pointer[2] = pointer;
+    pointer[5] = canary;
+    pointer[6] = guard;
 }
 
 WEIR_INLINE void arch_pause(void) { __asm__ volatile("pause"); }

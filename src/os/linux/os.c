@@ -20,14 +20,23 @@
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
+#include <sys/uio.h>
 #include <time.h>
 #include <unistd.h>
 
 #include "base/atomic.h"
 #include "base/text.h"
+#include "os/linux/call.h"
 
 #ifndef MREMAP_DONTUNMAP
 #    define MREMAP_DONTUNMAP 4
+#endif
+#ifndef MADV_COLLAPSE
+#    define MADV_COLLAPSE 25
+#endif
+#ifndef PIDFD_SELF
+#    define PIDFD_SELF                                                                                       \
+        (-10000) /* the calling thread, where a descriptor of a process is asked for: Linux 6.14 */
 #endif
 
 WEIR_VAR uint64_t os_call_counts[OS_CALL_COUNT];
@@ -42,16 +51,19 @@ static inline bool os_fault(enum os_call call) {
 }
 #endif
 
-/* One system call of at most six arguments: counted, errno kept. Returns the kernel's result with -1
- * for every failure. */
-static long os_call6(enum os_call kind, long number, long a, long b, long c, long d, long e, long f) {
+WEIR_FN long os_call_error(enum os_call kind, long number, long a, long b, long c, long d, long e, long f) {
     int saved = errno;
     add_relaxed(&os_call_counts[kind], 1);
     long result = syscall(number, a, b, c, d, e, f);
+    if (result == -1) result = -errno;
     errno = saved;
     return result;
 }
-static long os_call3(enum os_call kind, long number, long a, long b, long c) {
+WEIR_FN long os_call6(enum os_call kind, long number, long a, long b, long c, long d, long e, long f) {
+    long result = os_call_error(kind, number, a, b, c, d, e, f);
+    return result < 0 ? -1 : result; /* no address of user space is negative */
+}
+WEIR_FN long os_call3(enum os_call kind, long number, long a, long b, long c) {
     return os_call6(kind, number, a, b, c, 0, 0, 0);
 }
 
@@ -104,6 +116,74 @@ WEIR_FN bool os_purge(void* p, size_t bytes) {
     return os_call3(OS_PURGE, SYS_madvise, (long)p, (long)bytes, MADV_DONTNEED) == 0;
 }
 
+/* Whole ranges at the front that process_madvise did in one call; 0 when it failed, with *error. */
+static unsigned purge_batch(const struct os_range* ranges, unsigned count, long* error) {
+    enum { BATCH_MAX = 1024 }; /* the kernel's UIO_MAXIOV */
+    static_assert(sizeof(struct os_range) == sizeof(struct iovec) &&
+                      offsetof(struct os_range, bytes) == offsetof(struct iovec, iov_len),
+                  "passed to the kernel as they are");
+    if (count > BATCH_MAX) count = BATCH_MAX;
+    *error = ENOMEM;
+    if (os_fault(OS_PURGE)) return 0;
+    long bytes =
+        os_call_error(OS_PURGE, SYS_process_madvise, PIDFD_SELF, (long)ranges, count, MADV_DONTNEED, 0, 0);
+    *error = bytes < 0 ? -bytes : 0;
+    unsigned done = 0;
+    for (; bytes > 0 && done < count && (size_t)bytes >= ranges[done].bytes; done++)
+        bytes -= (long)ranges[done].bytes;
+    return done;
+}
+
+WEIR_FN unsigned os_purge_many(const struct os_range* ranges, unsigned count, bool* locked) {
+    static uint32_t batch_refused; /* Sync: relaxed; once 1 it stays: who misses it asks once more */
+    unsigned done = 0;
+    *locked = false;
+    while (done < count) {
+        long batch_error = 0;
+        if (count - done > 1 && load_relaxed(&batch_refused) == 0 && !os_sandboxed()) {
+            unsigned more = purge_batch(ranges + done, count - done, &batch_error);
+            done += more;
+            if (more != 0) continue;
+        }
+        /* What one call for many refuses may be the range's fault or the kernel's: the range alone tells. */
+        if (os_fault(OS_PURGE)) break;
+        long error = os_call_error(OS_PURGE, SYS_madvise, (long)ranges[done].start, (long)ranges[done].bytes,
+                                   MADV_DONTNEED, 0, 0, 0);
+        *locked = error == -EINVAL;
+        if (error != 0) break;
+        if (batch_error != 0 && batch_error != ENOMEM && batch_error != EINTR)
+            store_relaxed(&batch_refused, 1u);
+        done++;
+    }
+    return done;
+}
+
+WEIR_FN enum os_huge os_huge_mode(size_t* huge_bytes) {
+    char text[64];
+    size_t length = os_read_file("/sys/kernel/mm/transparent_hugepage/hpage_pmd_size", text, sizeof text);
+    size_t bytes = 0;
+    for (size_t i = 0; i < length && text[i] >= '0' && text[i] <= '9'; i++)
+        bytes = bytes * 10 + (size_t)(text[i] - '0');
+    *huge_bytes = bytes;
+    length = os_read_file("/sys/kernel/mm/transparent_hugepage/enabled", text, sizeof text);
+    for (size_t i = 0; i + 2 < length; i++) /* "always [madvise] never" */
+        if (text[i] == '[')
+            return text[i + 1] == 'a' ? OS_HUGE_ALWAYS : text[i + 1] == 'm' ? OS_HUGE_ASKED : OS_HUGE_NEVER;
+    return OS_HUGE_NEVER;
+}
+
+WEIR_FN bool os_advise_huge(void* p, size_t bytes, enum os_huge mode) {
+    if (mode == OS_HUGE_ASKED) return true;
+    if (os_fault(OS_OTHER)) return false;
+    return os_call3(OS_OTHER, SYS_madvise, (long)p, (long)bytes,
+                    mode == OS_HUGE_ALWAYS ? MADV_HUGEPAGE : MADV_NOHUGEPAGE) == 0;
+}
+
+WEIR_FN bool os_collapse(void* p, size_t bytes) {
+    if (os_fault(OS_OTHER)) return false;
+    return os_call3(OS_OTHER, SYS_madvise, (long)p, (long)bytes, MADV_COLLAPSE) == 0;
+}
+
 WEIR_FN bool os_move(void* from, void* to, size_t bytes) {
     if (os_fault(OS_REMAP)) return false;
     return os_call6(OS_REMAP, SYS_mremap, (long)from, (long)bytes, (long)bytes,
@@ -147,27 +227,30 @@ WEIR_FN void* os_map_file(const char* path, size_t* bytes) {
     return p == -1 ? NULL : (void*)p;
 }
 
-/* Value in bytes of a "Name:   123 kB" line of /proc/self/status. */
-static uint64_t os_status_field(const char* status, size_t length, const char* name) {
+WEIR_FN const char* os_status_line(const char* status, size_t length, const char* name) {
     size_t name_length = text_length(name, 32);
     for (size_t i = 0; i + name_length < length; i++) {
         if ((i != 0 && status[i - 1] != '\n') || !__builtin_expect(status[i] == name[0], 0)) continue;
         size_t j = 0;
         while (j < name_length && status[i + j] == name[j]) j++;
-        if (j != name_length) continue;
-        uint64_t n = 0;
-        for (j = i + name_length; j < length && status[j] != '\n'; j++)
-            if (status[j] >= '0' && status[j] <= '9') n = n * 10 + (uint64_t)(status[j] - '0');
-        return n * KIB;
+        if (j == name_length) return status + i + name_length;
     }
-    return 0;
+    return NULL;
+}
+
+WEIR_FN uint64_t os_status_number(const char* status, size_t length, const char* name) {
+    const char* at = os_status_line(status, length, name);
+    uint64_t n = 0;
+    for (; at != NULL && at < status + length && *at != '\n'; at++)
+        if (*at >= '0' && *at <= '9') n = n * 10 + (uint64_t)(*at - '0');
+    return n;
 }
 
 WEIR_FN void os_resident(uint64_t* now, uint64_t* peak) {
     char status[4096];
     size_t length = os_read_file("/proc/self/status", status, sizeof status);
-    *now = os_status_field(status, length, "VmRSS:");
-    *peak = os_status_field(status, length, "VmHWM:");
+    *now = os_status_number(status, length, "VmRSS:") * KIB;
+    *peak = os_status_number(status, length, "VmHWM:") * KIB;
 }
 
 WEIR_FN bool os_overcommit_is_strict(void) {
@@ -284,6 +367,10 @@ WEIR_FN void os_abort_now(void) {
 
 WEIR_FN void os_futex_wait(uint32_t* word, uint32_t value) {
     os_call6(OS_OTHER, SYS_futex, (long)word, FUTEX_WAIT_PRIVATE, value, 0, 0, 0);
+}
+WEIR_FN void os_futex_wait_for(uint32_t* word, uint32_t value, uint64_t ns) {
+    struct timespec t = {(time_t)(ns / 1000000000u), (long)(ns % 1000000000u)};
+    os_call6(OS_OTHER, SYS_futex, (long)word, FUTEX_WAIT_PRIVATE, value, (long)&t, 0, 0);
 }
 WEIR_FN void os_futex_wake(uint32_t* word, int count) {
     os_call3(OS_OTHER, SYS_futex, (long)word, FUTEX_WAKE_PRIVATE, count);

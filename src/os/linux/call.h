@@ -1,0 +1,24 @@
+/* call.h: what the files of os/linux share: counted system calls, and the lines of /proc/self/status.
+ *
+ * For those files alone.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#ifndef WEIR_OS_LINUX_CALL_H
+#define WEIR_OS_LINUX_CALL_H
+
+#include "base/compiler.h"
+#include "os/os.h"
+
+/* One system call: counted, errno kept. Returns the kernel's result, with -1 for every failure; os_call_error
+ * has -errno. */
+WEIR_FN long os_call6(enum os_call kind, long number, long a, long b, long c, long d, long e, long f);
+WEIR_FN long os_call3(enum os_call kind, long number, long a, long b, long c);
+WEIR_FN long os_call_error(enum os_call kind, long number, long a, long b, long c, long d, long e, long f);
+
+/* What follows "Name:" in the text of a status file, up to its line's end; NULL: no such line. */
+WEIR_FN const char* os_status_line(const char* status, size_t length, const char* name);
+/* The digits of that line as one number; 0 when there are none. */
+WEIR_FN uint64_t os_status_number(const char* status, size_t length, const char* name);
+
+#endif

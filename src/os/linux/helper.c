@@ -1,0 +1,281 @@
+/* helper.c (Linux): the helper thread and what sandboxes allow it (os.h).
+ *
+ * A raw clone, because pthread_create allocates, takes locks, and tells libc that the process has threads; so
+ * does every pthread that ends. It deliberately does not know what the helper does.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#ifndef _GNU_SOURCE
+#    define _GNU_SOURCE
+#endif
+#include <errno.h>
+#include <linux/close_range.h>
+#include <linux/futex.h>
+#include <sched.h>
+#include <signal.h>
+#include <sys/auxv.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "arch/arch.h"
+#include "base/atomic.h"
+#include "os/linux/call.h"
+#include "os/lock.h"
+#include "os/os.h"
+
+/* Sanitizers keep records of each thread, and die of one that they did not see made. */
+#if defined(__SANITIZE_ADDRESS__) || defined(WEIR_THREAD_SANITIZER)
+#    define HELPER_SANITIZED 1
+#elif defined(__has_feature)
+#    if __has_feature(address_sanitizer) || __has_feature(memory_sanitizer)
+#        define HELPER_SANITIZED 1
+#    endif
+#endif
+#ifdef HELPER_SANITIZED
+enum { config_helper_sanitized = 1 };
+#else
+enum { config_helper_sanitized = 0 };
+#endif
+/* Dynamic TLS is found through tables that libc fills in for its own threads. */
+#if WEIR_TLS_IS_DYNAMIC || WEIR_TLS_IS_NAIVE
+enum { config_helper_possible = 0 };
+static intptr_t helper_word_offset(void) { return 0; }
+#else
+enum { config_helper_possible = !config_helper_sanitized };
+static intptr_t helper_word_offset(void) { return arch_thread_word_offset(); }
+#endif
+
+#define HELPER_STACK_BYTES (64 * KIB)
+/* Kept free on each side of the outermost thread-local variables: libc's record of the thread lies there,
+ * which some of its functions look into. */
+#define HELPER_SLACK_BYTES (4 * KIB)
+#define HELPER_TLS_BYTES_MAX (64 * MIB)
+
+/*  space:  [ guard page | stack ->...<- | variables below | thread pointer | variables above | control ]
+ *
+ *  Mapped once and kept. In the child of any fork, libc's or a raw one, the kernel hands it over as zeroes,
+ *  where it can: tid == 0, no helper. A child that shares the memory also shares the helper. */
+struct helper {
+    uint32_t tid; /* Sync: written by the kernel at start and, with a wake, at the end; read at any time */
+    uint32_t own_files; /* Sync: the helper, and the next too */
+    int exit_status;
+    void (*body)(void*);
+    void* argument;
+};
+
+static struct helper* helper;  /* Sync: relaxed; set once, under helper_starting */
+static char* helper_stack_end; /* these two under helper_starting */
+static char* helper_pointer;
+static uint32_t helper_starting; /* Sync: taken by compare-and-swap (acquire), given with release */
+static int helper_process;       /* the process that may have a helper; Sync: set while there is one thread */
+
+static uint32_t sandbox_found; /* a filter was there at start, or may have been; Sync: as helper_process */
+static uint32_t
+    sandbox_announcer; /* the process that announced one, 0: none; Sync: relaxed, and the next too: a */
+static uint32_t sandbox_threads; /* helper made at the same moment could also have been made before */
+
+static bool status_is_readable; /* at start; Sync: as helper_process */
+static uint32_t status_is_lost; /* and was not any more when the helper looked; Sync: relaxed, set once */
+
+enum { STATUS_BYTES = 4096 };
+
+WEIR_FN void os_sandbox_look(void) {
+    char status[STATUS_BYTES];
+    size_t length = os_read_file("/proc/self/status", status, sizeof status);
+    const char* filter = os_status_line(status, length, "Seccomp:");
+    helper_process = os_process_id();
+    status_is_readable = filter != NULL;
+    sandbox_found = filter == NULL || os_status_number(status, length, "Seccomp:") != 0;
+}
+
+WEIR_FN void os_sandbox_announced(void) {
+    store_relaxed(&sandbox_threads, 0u);
+    store_relaxed(&sandbox_announcer, (uint32_t)os_process_id());
+}
+
+WEIR_FN void os_sandbox_thread_seen(void) {
+    if (load_relaxed(&sandbox_threads) == 0) store_relaxed(&sandbox_threads, 1u);
+}
+
+WEIR_FN bool os_sandboxed(void) { return sandbox_found != 0 || load_relaxed(&sandbox_announcer) != 0; }
+
+/* A child of vfork announces into its parent's memory: the parent is not bound by that. */
+static bool helper_is_allowed(void) {
+    if (!config_helper_possible || helper_process == 0 || getauxval(AT_SECURE) != 0) return false;
+    if (load_relaxed(&status_is_lost) != 0) return false;
+    if (os_process_id() != helper_process) return false;
+    bool confined = sandbox_found != 0 || load_relaxed(&sandbox_announcer) == (uint32_t)helper_process;
+    return !confined || load_relaxed(&sandbox_threads) != 0;
+}
+
+/* Distances from the thread pointer of what the helper's code touches by it. */
+static void helper_extent(intptr_t* low, intptr_t* high) {
+    intptr_t pointer = (intptr_t)arch_thread_pointer();
+    intptr_t offsets[] = {
+        (intptr_t)&errno - pointer,
+        helper_word_offset(),
+#ifdef WEIR_DEBUG
+        (intptr_t)&os_lock_ranks - pointer,
+#endif
+    };
+    *low = *high = 0;
+    for (unsigned i = 0; i < sizeof offsets / sizeof *offsets; i++) {
+        if (offsets[i] < *low) *low = offsets[i];
+        if (offsets[i] > *high) *high = offsets[i];
+    }
+}
+
+static bool helper_map(void) {
+    intptr_t low, high;
+    helper_extent(&low, &high);
+    if (low < -(intptr_t)HELPER_TLS_BYTES_MAX || high > (intptr_t)HELPER_TLS_BYTES_MAX) return false;
+    size_t page = os_page_bytes();
+    size_t below = align_up((uintptr_t)-low + HELPER_SLACK_BYTES, page);
+    size_t above = align_up((uintptr_t)high + HELPER_SLACK_BYTES + sizeof(struct helper), page);
+    size_t bytes = page + HELPER_STACK_BYTES + below + above;
+    char* space = os_reserve(bytes, page);
+    if (space == NULL) return false;
+    if (!os_commit(space + page, bytes - page)) {
+        os_unmap(space, bytes);
+        return false;
+    }
+    os_call3(OS_OTHER, SYS_madvise, (long)(space + page), (long)(bytes - page), MADV_WIPEONFORK);
+    helper_stack_end = space + page + HELPER_STACK_BYTES;
+    helper_pointer = helper_stack_end + below;
+    store_release(&helper, (struct helper*)(void*)(space + bytes - sizeof(struct helper)));
+    return true;
+}
+
+/* Without descriptors: a file or a pipe that the process closes is closed, and one that sets its own table
+ * apart from other threads' (unshare, close_range) leaves none behind here. */
+static void helper_leave_files(struct helper* me) {
+    me->own_files = os_call3(OS_OTHER, SYS_close_range, 0, ~0u, CLOSE_RANGE_UNSHARE) == 0;
+}
+
+static int helper_main(void* argument) {
+    struct helper* me = argument;
+    me->own_files = 0;
+    me->exit_status = 0;
+    if (!os_sandboxed()) {
+        os_call3(OS_OTHER, SYS_prctl, PR_SET_NAME, (long)"weir-release", 0);
+        helper_leave_files(me);
+    }
+    me->body(me->argument);
+    return me->exit_status; /* clone's wrapper ends the thread, and no more than that */
+}
+
+static bool helper_clone(void (*body)(void*), void* argument, void* thread_word) {
+    struct helper* me = helper;
+    if (load_acquire(&me->tid) != 0) return false;
+    me->body = body;
+    me->argument = argument;
+    arch_thread_block_fill((void**)(void*)helper_pointer);
+    *(void**)(void*)(helper_pointer + helper_word_offset()) = thread_word;
+#ifdef WEIR_DEBUG
+    *(uint32_t*)(void*)(helper_pointer + ((char*)&os_lock_ranks - (char*)arch_thread_pointer())) = 0;
+#endif
+    /* The flags that pthread_create uses, to the bit: filters compare them. */
+    int flags = CLONE_VM | CLONE_FS | CLONE_FILES | CLONE_SIGHAND | CLONE_THREAD | CLONE_SYSVSEM |
+                CLONE_SETTLS | CLONE_PARENT_SETTID | CLONE_CHILD_CLEARTID;
+    int saved = errno;
+    add_relaxed(&os_call_counts[OS_OTHER], 1);
+    int tid = clone(helper_main, helper_stack_end, flags, me, &me->tid, helper_pointer, &me->tid);
+    errno = saved;
+    return tid > 0;
+}
+
+WEIR_FN bool os_helper_start(void (*body)(void*), void* argument, void* thread_word) {
+    if (os_helper_runs() || !helper_is_allowed()) return false;
+    uint64_t signals;
+    uint32_t expected = 0;
+    bool started = false;
+    if (!os_signals_block(&signals)) return false; /* no handler may run in it, nor fork between two steps */
+    if (cas_acquire(&helper_starting, &expected, 1u)) {
+        started = (helper != NULL || helper_map()) && helper_clone(body, argument, thread_word);
+        store_release(&helper_starting, 0u);
+    }
+    os_signals_restore(signals);
+    return started;
+}
+
+WEIR_FN bool os_helper_runs(void) {
+    const struct helper* me = load_acquire(&helper); /* pairs with helper_map: what it points to is mapped */
+    return me != NULL && load_relaxed(&me->tid) != 0;
+}
+
+/* A number that differs where two threads' identity or confinement does; 0: not to be had. */
+static uint64_t helper_identity(const char* path, bool* last) {
+    static const char* const names[] = {
+        "Uid:",    "Gid:",    "Groups:",  "CapInh:",     "CapPrm:",         "CapEff:",
+        "CapBnd:", "CapAmb:", "Seccomp:", "NoNewPrivs:", "Seccomp_filters:"};
+    char status[STATUS_BYTES];
+    size_t length = os_read_file(path, status, sizeof status);
+    const char* state = os_status_line(status, length, "State:");
+    if (state == NULL) return 0;
+    /* The first thread may have ended before the others: its remains count as a thread. */
+    if (state + 1 < status + length && state[1] == 'Z')
+        *last = os_status_number(status, length, "Threads:") <= 2;
+    uint64_t hash = 0xcbf29ce484222325u; /* FNV-1a */
+    for (unsigned i = 0; i < sizeof names / sizeof *names; i++) {
+        const char* at = os_status_line(status, length, names[i]);
+        for (; at != NULL && at < status + length && *at != '\n'; at++)
+            hash = (hash ^ (unsigned char)*at) * 0x100000001b3u;
+        hash = (hash ^ i) * 0x100000001b3u;
+    }
+    return hash | 1;
+}
+
+/* What the first thread ended with, from the last field of its line. Since Linux 6.15 a process that ends
+ * thread by thread ends with the last one's status, which is the helper's. */
+static int helper_status_of_first(void) {
+    char line[1024];
+    size_t length = os_read_file("/proc/self/stat", line, sizeof line);
+    if (length == 0 || length == sizeof line) return 0;
+    size_t at = length;
+    while (at != 0 && line[at - 1] != ' ') at--;
+    int status = 0;
+    for (; at < length && line[at] >= '0' && line[at] <= '9'; at++) status = status * 10 + (line[at] - '0');
+    return status >> 8;
+}
+
+WEIR_FN bool os_helper_fits(void) {
+    /* Nothing to see, or a filter has come since the program's start that may forbid a look. */
+    if (!status_is_readable || load_relaxed(&sandbox_announcer) == (uint32_t)helper_process) return true;
+    bool last = false;
+    uint64_t of_process = helper_identity("/proc/self/status", &last);
+    uint64_t mine = helper_identity("/proc/thread-self/status", &last);
+    if (of_process == 0 || mine == 0) store_relaxed(&status_is_lost, 1u); /* a new root directory */
+    if (last) helper->exit_status = helper_status_of_first();
+    return !last && of_process != 0 && of_process == mine;
+}
+
+WEIR_FN void os_helper_join(void) {
+    struct helper* me = load_acquire(&helper);
+    if (me == NULL) return;
+    uint32_t tid = load_acquire(&me->tid);
+    if (tid == 0 || tid == (uint32_t)os_thread_id()) return;
+    /* The kernel wakes one sleeper, as a word that processes share: hence no private futex, and a limit. */
+    struct timespec limit = {0, 10000000};
+    while (load_acquire(&me->tid) == tid)
+        os_call6(OS_OTHER, SYS_futex, (long)&me->tid, FUTEX_WAIT, tid, (long)&limit, 0, 0);
+    /* The word is cleared early in its end. It is off the process's list of threads, which is what makes a
+     * process single-threaded, when no signal finds it and the lock of signals has been free since. */
+    struct timespec step = {0, 50000};
+    for (unsigned i = 0; i < 20000; i++) {
+        if (os_call_error(OS_OTHER, SYS_tgkill, helper_process, tid, 0, 0, 0, 0) == -ESRCH) break;
+        os_call3(OS_OTHER, SYS_nanosleep, (long)&step, 0, 0);
+    }
+    uint64_t pending;
+    os_call3(OS_OTHER, SYS_rt_sigpending, (long)&pending, sizeof pending, 0);
+}
+
+WEIR_FN void os_helper_fork_child(void) {
+    store_relaxed(&helper_starting, 0u);
+    if (helper != NULL) store_relaxed(&helper->tid, 0u);
+    helper_process = os_process_id();
+    /* Filters are inherited, and so is what was learned of them. */
+    if (sandbox_announcer != 0) sandbox_announcer = (uint32_t)helper_process;
+}
