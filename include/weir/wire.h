@@ -39,7 +39,7 @@ enum weir_wire_state {
     WEIR_WIRE_ENDED = 4    /* exit ran the destructors; the figures are final */
 };
 
-/* Figures are refreshed on the slow path at most every 50 ms or so and at exit; a process that is
+/* Figures are refreshed on the slow path, at most every 5 to 50 ms, and at exit; a process that is
  * killed leaves its last ones. Bytes unless the name says otherwise.
  * Sync: written by its process alone; `state` with release, so that a reader that acquires it sees the
  * identity fields; figures relaxed. */

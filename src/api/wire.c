@@ -10,12 +10,15 @@
 #include "weir/wire.h"
 
 enum { REFRESH_EARLY = 4, REFRESH_CALLS = 64 };
-#define REFRESH_NS 50000000u
+/* A refresh walks all records, which in a large heap takes a while: the pause after it is 100 times as long,
+ * within these bounds. */
+#define REFRESH_NS 5000000u
+#define REFRESH_NS_MAX 50000000u
 
 static struct weir_wire_header* wire_file;
 static struct weir_wire_slot* wire_slot; /* Sync: set by the constructor and by the only thread of a child */
 static struct weir_stats wire_inherited; /* a fork's child: its parent's counts; Sync: as wire_slot */
-static uint64_t wire_refreshed_ns;       /* Sync: relaxed; whoever moves it on refreshes */
+static uint64_t wire_due_ns;             /* Sync: relaxed; whoever moves it on refreshes */
 
 static void wire_claim(void) {
     uint32_t index = add_relaxed(&wire_file->slots_claimed, 1);
@@ -69,9 +72,13 @@ static void wire_refresh(void) {
 /* One thread refreshes when it is time, whoever that is: the thread needs no heap. */
 static void wire_look(void) {
     uint64_t now = os_clock_ns();
-    uint64_t last = load_relaxed(&wire_refreshed_ns);
-    if (now - last < REFRESH_NS || !cas_acq_rel(&wire_refreshed_ns, &last, now)) return;
-    if (wire_slot != NULL) wire_refresh();
+    uint64_t due = load_relaxed(&wire_due_ns);
+    if (now < due || !cas_acq_rel(&wire_due_ns, &due, now + REFRESH_NS)) return;
+    if (wire_slot == NULL) return;
+    wire_refresh();
+    uint64_t pause = (os_clock_ns() - now) * 100;
+    if (pause > REFRESH_NS_MAX) pause = REFRESH_NS_MAX;
+    if (pause > REFRESH_NS) store_relaxed(&wire_due_ns, now + pause);
 }
 
 /* On the slow path: look at the clock now and then, and let one thread refresh when it is time. Two early
