@@ -56,7 +56,10 @@ impl Outcome {
     /// Adds what the command's process wrote when it ended, which no look can be late enough to see.
     /// `began_ns` is the clock's value when the command was started.
     pub fn end_timeline(&mut self, began_ns: u64) {
-        let Some(slot) = self.root().filter(|slot| slot.state == State::Ended) else { return };
+        // Also where no call of malloc came: the library was there, and wrote what is resident.
+        let own = self.rows.iter().filter(|row| row.pid == self.root_pid);
+        let ended = own.filter_map(|row| row.slot.as_ref()).filter(|slot| slot.end_ns > 0);
+        let Some(slot) = ended.max_by_key(|slot| slot.start_ns) else { return };
         let sample = Sample {
             seconds: Duration::from_nanos(slot.end_ns.saturating_sub(began_ns)).as_secs_f64(),
             resident_bytes: slot.figures.resident_bytes,

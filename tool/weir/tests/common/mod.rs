@@ -1,8 +1,9 @@
-//! What the tests of the built tool share: starting it, and scratch files. It knows nothing of the tool's
+//! What the tests of the built tool share: starting it, scratch files, and JSON that a schema describes. It knows nothing of the tool's
 //! inside.
 //!
 //! SPDX-License-Identifier: Apache-2.0
 
+use serde_json::Value;
 use std::fs;
 use std::path::PathBuf;
 use std::process::{Command, Output};
@@ -59,4 +60,46 @@ pub fn compile(scratch: &Scratch, name: &str, source: &str, flags: &[&str]) -> P
     let result = result.expect("this test needs a C compiler by the name of cc");
     assert!(result.status.success(), "cc {flags:?} failed: {}", text(&result.stderr));
     program
+}
+
+/// Checks a value against the part of JSON Schema that the schema uses, and that it has no field that is
+/// not described.
+pub fn check_schema(value: &Value, schema: &Value, root: &Value, at: &str) {
+    if let Some(name) = schema["$ref"].as_str() {
+        let name = name.strip_prefix("#/$defs/").expect("a definition");
+        return check_schema(value, &root["$defs"][name], root, at);
+    }
+    let kind = match value {
+        Value::Null => "null",
+        Value::Bool(_) => "boolean",
+        Value::Number(number) if number.is_u64() || number.is_i64() => "integer",
+        Value::Number(_) => "number",
+        Value::String(_) => "string",
+        Value::Array(_) => "array",
+        Value::Object(_) => "object",
+    };
+    let is = |allowed: &Value| allowed == kind || (allowed == "number" && kind == "integer");
+    match &schema["type"] {
+        Value::Null => assert_eq!(value, &schema["const"], "{at}"),
+        Value::Array(kinds) => assert!(kinds.iter().any(is), "{at} is {kind}"),
+        allowed => assert!(is(allowed), "{at} is {kind}, not {allowed}"),
+    }
+    match value {
+        Value::Object(fields) if schema["properties"].is_object() => {
+            for name in schema["required"].as_array().into_iter().flatten() {
+                assert!(fields.contains_key(name.as_str().expect("a name")), "{at} has no {name}");
+            }
+            for (name, field) in fields {
+                let described = &schema["properties"][name];
+                assert!(described.is_object(), "{at}.{name} is not in the schema");
+                check_schema(field, described, root, &format!("{at}.{name}"));
+            }
+        }
+        Value::Array(items) => {
+            for item in items {
+                check_schema(item, &schema["items"], root, &format!("{at}[]"));
+            }
+        }
+        _ => {}
+    }
 }

@@ -394,47 +394,6 @@ fn time_is_that_of_the_program() {
     assert!(round["cpu_s"].as_f64().is_some_and(|cpu| cpu > 0.01), "{round:#}");
 }
 
-/// Checks a value against the part of JSON Schema that the schema uses, and that it has no field that is
-/// not described.
-fn check_schema(value: &Value, schema: &Value, root: &Value, at: &str) {
-    if let Some(name) = schema["$ref"].as_str() {
-        let name = name.strip_prefix("#/$defs/").expect("a definition");
-        return check_schema(value, &root["$defs"][name], root, at);
-    }
-    let kind = match value {
-        Value::Null => "null",
-        Value::Bool(_) => "boolean",
-        Value::Number(number) if number.is_u64() || number.is_i64() => "integer",
-        Value::Number(_) => "number",
-        Value::String(_) => "string",
-        Value::Array(_) => "array",
-        Value::Object(_) => "object",
-    };
-    let is = |allowed: &Value| allowed == kind || (allowed == "number" && kind == "integer");
-    match &schema["type"] {
-        Value::Array(kinds) => assert!(kinds.iter().any(is), "{at} is {kind}"),
-        allowed => assert!(is(allowed), "{at} is {kind}, not {allowed}"),
-    }
-    match value {
-        Value::Object(fields) if schema["properties"].is_object() => {
-            for name in schema["required"].as_array().into_iter().flatten() {
-                assert!(fields.contains_key(name.as_str().expect("a name")), "{at} has no {name}");
-            }
-            for (name, field) in fields {
-                let described = &schema["properties"][name];
-                assert!(described.is_object(), "{at}.{name} is not in the schema");
-                check_schema(field, described, root, &format!("{at}.{name}"));
-            }
-        }
-        Value::Array(items) => {
-            for item in items {
-                check_schema(item, &schema["items"], root, &format!("{at}[]"));
-            }
-        }
-        _ => {}
-    }
-}
-
 #[test]
 fn json_is_as_the_schema_says() {
     let schema =

@@ -4,9 +4,11 @@
 //!
 //! SPDX-License-Identifier: Apache-2.0
 
+#[path = "../common/mod.rs"]
 mod common;
+mod plot;
 
-use common::{Scratch, WEIR, compile, output, text, tool};
+use common::{Scratch, WEIR, check_schema, compile, output, text, tool};
 use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
 use serde_json::Value;
 use std::fs::{self, File};
@@ -100,6 +102,8 @@ fn own_errors_are_one_line_with_the_usual_code() {
         (&["run", "--quiet", "--report", "x", "true"], 2, "cannot be used with"),
         (&["run", "--options", "on_eror=report", "true"], 2, "did you mean 'on_error'?"),
         (&["run", "--options", "on_error=maybe", "true"], 2, "one of abort, report"),
+        (&["run", "--interval", "0", "true"], 2, "'--interval <MS>'"),
+        (&["run", "--plot", "/no/such/dir/file", "true"], 125, "cannot write /no/such/dir/file"),
         (&["run", "--json", "/no/such/dir/file", "true"], 125, "cannot write /no/such/dir/file"),
     ];
     for (arguments, code, message) in cases {
@@ -150,7 +154,9 @@ fn the_report_goes_to_stderr_or_a_file() {
     let stderr = text(&output.stderr);
     assert!(stderr.starts_with("err\nweir: sh -c"), "{stderr}");
     let stderr = text(&self::output(&["run", "--", "ls", "/"]).stderr);
-    for word in ["resident", "live", "fragmentation", "calls", "system calls", "elapsed"] {
+    for word in
+        ["resident", "live", "fragmentation", "calls", "system calls", "given back", "last sample"]
+    {
         assert!(stderr.contains(word), "{word} is missing: {stderr}");
     }
 
@@ -159,6 +165,23 @@ fn the_report_goes_to_stderr_or_a_file() {
     let output = tool(&["run", "--report"]).arg(&file).args(["--", "echo"]).output();
     assert!(output.expect("the tool starts").stderr.is_empty());
     assert!(fs::read_to_string(&file).expect("written").starts_with("weir: echo"));
+}
+
+#[test]
+fn statistics_at_exit_are_as_the_schema_says() {
+    let schema =
+        fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/stats.schema.json"));
+    let schema: Value = serde_json::from_str(&schema.expect("the schema")).expect("it is JSON");
+    let scratch = Scratch::new();
+    let source = "#include <stdlib.h>\nint main(void) { return malloc(5000) == 0; }";
+    let program = compile(&scratch, "small", source, &["-fno-builtin"]);
+    let output = tool(&["run", "--quiet", "--options", "stats=exit"]).arg(program).output();
+    let json: Value =
+        serde_json::from_slice(&output.expect("the tool starts").stderr).expect("nothing but JSON");
+    check_schema(&json, &schema, &schema, "document");
+    for name in ["refaulted_bytes", "scanned_bytes", "release_calls", "hole_bytes"] {
+        assert!(json[name].is_u64(), "{name} is missing: {json:#}");
+    }
 }
 
 #[test]
