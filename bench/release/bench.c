@@ -13,6 +13,7 @@
 #include <dlfcn.h>
 #include <fcntl.h>
 #include <math.h>
+#include <pthread.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -60,6 +61,17 @@ void result_real(const char* name, double value) {
 void result_mib(const char* name, uint64_t bytes) {
     char text[40];
     snprintf(text, sizeof text, "%.2f", (double)bytes / MIB);
+    result_add(name, text);
+}
+
+void result_series(const char* name, const double* values, size_t count) {
+    static char text[1 << 14];
+    size_t length = 0;
+    text[0] = 0;
+    for (size_t i = 0; i < count; i++) {
+        length += (size_t)snprintf(text + length, sizeof text - length, "%s%.1f", i ? " " : "", values[i]);
+        if (length >= sizeof text) give_up("too long a series");
+    }
     result_add(name, text);
 }
 
@@ -300,6 +312,53 @@ struct usage usage_now(void) {
                           (double)r.ru_stime.tv_sec + (double)r.ru_stime.tv_usec * 1e-6};
 }
 
+double over_limit_mib(uint64_t resident, uint64_t limit) {
+    return ((double)resident - 1.03 * (double)limit) / MIB - 6;
+}
+
+/* ---- threads */
+static pthread_barrier_t crew_barrier;
+static size_t crew_threads;
+static void (*crew_job)(size_t number); /* Sync: written between two meetings, by the main thread */
+
+static void* crew_run(void* number) {
+    for (;;) {
+        pthread_barrier_wait(&crew_barrier);
+        crew_job((uintptr_t)number);
+        pthread_barrier_wait(&crew_barrier);
+    }
+    return NULL;
+}
+
+void crew_open(size_t threads) {
+    if (threads < 1 || threads > CREW_MAX) give_up("so many threads are not possible");
+    crew_threads = threads;
+    pthread_barrier_init(&crew_barrier, NULL, (unsigned)threads + 1);
+    for (size_t i = 0; i < threads; i++) {
+        pthread_t thread;
+        if (pthread_create(&thread, NULL, crew_run, (void*)(uintptr_t)i) != 0) give_up("no thread");
+    }
+}
+
+void crew_do(void (*job)(size_t number)) {
+    crew_job = job;
+    pthread_barrier_wait(&crew_barrier);
+    pthread_barrier_wait(&crew_barrier);
+}
+
+void crew_do_timed(const char* name, void (*job)(size_t number)) {
+    char key[64];
+    struct usage before = usage_now();
+    double cpu = now_cpu_s(), start = now_s();
+    crew_do(job);
+    snprintf(key, sizeof key, "%s_s", name);
+    result_real(key, now_s() - start);
+    snprintf(key, sizeof key, "%s_cpu_s", name);
+    result_real(key, now_cpu_s() - cpu);
+    snprintf(key, sizeof key, "%s_faults", name);
+    result_count(key, usage_now().minor_faults - before.minor_faults);
+}
+
 /* ---- the allocator that serves */
 static const char* served_by;            /* the file in which malloc lies */
 static int (*trim)(size_t);              /* its malloc_trim, or NULL */
@@ -339,8 +398,23 @@ void allocator_prove(const char* expected) {
 
 int trim_now(void) { return trim ? trim(0) : -1; }
 
+/* An older library refuses fields that it does not know: then without those of the release policy. */
 struct weir_said weir_said_now(void) {
     struct weir_stats s = {.struct_size = sizeof s};
-    if (!stats || stats(&s) != 0) return (struct weir_said){0};
-    return (struct weir_said){true, s.sys_purge, s.sys_map, s.sys_protect, s.sys_other, s.purged_bytes};
+    if (!stats) return (struct weir_said){0};
+    if (stats(&s) != 0) {
+        s = (struct weir_stats){.struct_size = offsetof(struct weir_stats, refaulted_bytes)};
+        if (stats(&s) != 0) return (struct weir_said){0};
+    }
+    uint64_t calls = s.sys_purge + s.sys_map + s.sys_protect + s.sys_remap;
+    return (struct weir_said){true, calls, s.purged_bytes, s.refaulted_bytes, s.release_window_ns};
+}
+
+void weir_said_since(const struct weir_said* before) {
+    struct weir_said now = weir_said_now();
+    if (!now.known || !before->known) return;
+    result_count("weir_calls", now.calls - before->calls);
+    result_mib("weir_purged_mib", now.purged_bytes - before->purged_bytes);
+    result_mib("weir_refaulted_mib", now.refaulted_bytes - before->refaulted_bytes);
+    result_real("weir_window_ms", (double)now.window_ns * 1e-6);
 }

@@ -67,9 +67,11 @@ struct page_set {
 void page_set_open(struct page_set* set, uint64_t pages_max);
 void page_set_add(struct page_set* set, const struct block* blocks, size_t count);
 void page_set_close(struct page_set* set);
-uint64_t page_bytes(void);
 /* At most so many pages are touched by the blocks. */
 uint64_t pages_bound(const struct block* blocks, size_t count);
+uint64_t page_bytes(void);
+/* Is resident memory more than 1.03 of the limit and 6 MiB? By so many MiB; less than 0: no. */
+double over_limit_mib(uint64_t resident, uint64_t limit);
 
 /* ---- measuring */
 double now_s(void);     /* monotonic */
@@ -92,12 +94,24 @@ struct usage usage_now(void);
 /* What weir says of itself, where weir serves; all zero and `known` false otherwise. */
 struct weir_said {
     bool known;
-    uint64_t purges, maps, protects, other, purged_bytes;
+    uint64_t calls; /* of mmap, munmap, mprotect, madvise, mremap */
+    uint64_t purged_bytes, refaulted_bytes, window_ns;
 };
 struct weir_said weir_said_now(void);
+/* Prints weir_calls, weir_purged_mib, weir_refaulted_mib, weir_window_ms; nothing where weir does not serve.
+ */
+void weir_said_since(const struct weir_said* before);
 
 /* malloc_trim(0) of the allocator that serves: its result, or -1 where it has none of its own. */
 int trim_now(void);
+
+/* ---- threads: they do a job, each with its number, and block until the next; the last job leaves them
+ * blocked */
+#define CREW_MAX 256u
+void crew_open(size_t threads);
+void crew_do(void (*job)(size_t number));
+/* The same, and prints NAME_s, NAME_cpu_s, NAME_faults. */
+void crew_do_timed(const char* name, void (*job)(size_t number));
 
 /* ---- proof and results */
 /* Ends with status 3 unless malloc, free, calloc, realloc and aligned_alloc lie in `expected` (a file;
@@ -108,6 +122,7 @@ void result_text(const char* name, const char* value);
 void result_count(const char* name, uint64_t value);
 void result_real(const char* name, double value);
 void result_mib(const char* name, uint64_t bytes);
+void result_series(const char* name, const double* values, size_t count); /* one decimal each */
 void result_flush(void);
 _Noreturn void give_up(const char* why);
 

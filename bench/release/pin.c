@@ -12,19 +12,12 @@
  *
  * SPDX-License-Identifier: Apache-2.0
  */
-#define _GNU_SOURCE
 #include "bench.h"
 
-#include <linux/futex.h>
-#include <pthread.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <sys/syscall.h>
 #include <unistd.h>
 
 #define SIZE_LOW 16u
 #define SIZE_HIGH 131072u
-#define THREADS_MAX 256u
 #define IDLE_SAMPLES_MAX 1200u
 
 enum freer { FREER_OWN, FREER_OTHER };
@@ -60,16 +53,14 @@ static const struct option_row rows[] = {
     {NULL, OPTION_COUNT, NULL, NULL, NULL},
 };
 
-/* One thread's blocks. Sync: written by that thread, read by others after a barrier. */
+/* One thread's blocks. Sync: written by one thread during a job. */
 struct lot {
     struct block *live, *fleeting, *window;
     size_t live_count, fleeting_count, room;
     uint64_t live_requested, fleeting_requested;
     struct sequence sequence;
 };
-static struct lot lots[THREADS_MAX];
-static pthread_barrier_t barrier;
-static uint32_t never; /* futex: nobody wakes it */
+static struct lot lots[CREW_MAX];
 
 static size_t draw(struct lot* lot) { return size_draw(&lot->sequence, sizes, SIZE_LOW, SIZE_HIGH); }
 
@@ -132,31 +123,18 @@ static void churn(struct lot* lot, uint64_t bytes, uint64_t live) {
     lot->live_requested += live_done;
 }
 
-static void meet(void) { pthread_barrier_wait(&barrier); }
-
-/* Between two meetings the main thread alone does something. */
-static void* thread_run(void* argument) {
-    struct lot* lot = argument;
-    uint64_t live = live_bytes / thread_count, fleeting = short_bytes / thread_count;
-    meet();
-    if (when == WHEN_START) {
-        blocks_fill(lot, live, fleeting);
-        blocks_free(lot);
-    }
-    meet();
-    meet();
-    churn(lot, churn_bytes / thread_count, when == WHEN_CHURN ? live : 0);
-    meet();
-    meet();
-    blocks_fill(lot, when == WHEN_FILL ? live : 0, fleeting);
-    meet(); /* the peak */
-    if (order == ORDER_RANDOM) blocks_shuffle(lot);
-    meet();
-    blocks_free(freer == FREER_OWN ? lot : &lots[(size_t)(lot - lots + 1) % thread_count]);
-    meet();
-    for (;;) syscall(SYS_futex, &never, FUTEX_WAIT_PRIVATE, 0, NULL, NULL, 0);
-    return NULL;
+static void job_start(size_t i) {
+    blocks_fill(&lots[i], live_bytes / thread_count, short_bytes / thread_count);
+    blocks_free(&lots[i]);
 }
+static void job_churn(size_t i) {
+    churn(&lots[i], churn_bytes / thread_count, when == WHEN_CHURN ? live_bytes / thread_count : 0);
+}
+static void job_fill(size_t i) {
+    blocks_fill(&lots[i], when == WHEN_FILL ? live_bytes / thread_count : 0, short_bytes / thread_count);
+}
+static void job_shuffle(size_t i) { blocks_shuffle(&lots[i]); }
+static void job_free(size_t i) { blocks_free(&lots[freer == FREER_OWN ? i : (i + 1) % thread_count]); }
 
 static void lots_map(void) {
     for (size_t i = 0; i < thread_count; i++) {
@@ -168,21 +146,6 @@ static void lots_map(void) {
         lot->window = memory_map(window_blocks * sizeof(struct block));
         lot->sequence = sequence_of(seed, i);
     }
-}
-
-/* A phase: the threads work between two meetings; prints time, CPU time and faults. */
-static void phase(const char* name) {
-    char key[64];
-    struct usage before = usage_now();
-    double cpu = now_cpu_s(), start = now_s();
-    meet();
-    meet();
-    snprintf(key, sizeof key, "%s_s", name);
-    result_real(key, now_s() - start);
-    snprintf(key, sizeof key, "%s_cpu_s", name);
-    result_real(key, now_cpu_s() - cpu);
-    snprintf(key, sizeof key, "%s_faults", name);
-    result_count(key, usage_now().minor_faults - before.minor_faults);
 }
 
 static uint64_t limit_pages(void) {
@@ -197,7 +160,7 @@ static uint64_t limit_pages(void) {
 
 /* Nothing is called but the clock and the reading of one file. Prints the series and the figure after 1 s. */
 static void idle(uint64_t limit) {
-    static uint64_t series[IDLE_SAMPLES_MAX];
+    static double series[IDLE_SAMPLES_MAX];
     struct resident at_1s = {0};
     double start = now_s(), cpu = now_cpu_s(), own_cpu = 0;
     size_t count = 0;
@@ -206,24 +169,17 @@ static void idle(uint64_t limit) {
         double begun = now_s();
         struct resident r = resident_now();
         own_cpu += now_s() - begun;
-        series[count++] = r.bytes;
+        series[count++] = (double)r.bytes / 1048576.0;
         if (count <= 10) at_1s = r;
     }
     result_real("idle_cpu_s", now_cpu_s() - cpu - own_cpu > 0 ? now_cpu_s() - cpu - own_cpu : 0);
     result_mib("after_1s_mib", at_1s.bytes);
     result_mib("after_1s_lazy_mib", at_1s.lazy);
     result_real("after_1s_of_limit", (double)at_1s.bytes / (double)limit);
-    double over = ((double)at_1s.bytes - 1.03 * (double)limit) / 1048576.0 - 6;
     result_real("after_1s_over_mib",
-                over); /* at most 0 where at most 1.03 of the limit plus 6 MiB is resident */
-    if (count) result_mib("after_all_mib", series[count - 1]);
-    static char text[16 * IDLE_SAMPLES_MAX];
-    size_t length = 0;
-    for (size_t i = 0; i < count; i++) {
-        length += (size_t)snprintf(text + length, sizeof text - length, "%s%.1f", i ? " " : "",
-                                   (double)series[i] / 1048576.0);
-    }
-    result_text("idle_mib", text);
+                over_limit_mib(at_1s.bytes, limit)); /* at most 0: what must be reached */
+    if (count) result_real("after_all_mib", series[count - 1]);
+    result_series("idle_mib", series, count);
 }
 
 static void trim(void) {
@@ -249,31 +205,28 @@ static void contents_check(void) {
 
 int main(int argc, char** argv) {
     options_read(argc, argv, rows);
-    if (thread_count < 1 || thread_count > THREADS_MAX || window_blocks < 1 || scale <= 0)
+    if (thread_count < 1 || thread_count > CREW_MAX || window_blocks < 1 || scale <= 0)
         give_up("out of range");
     live_bytes = (uint64_t)((double)live_bytes * scale),
     short_bytes = (uint64_t)((double)short_bytes * scale);
     churn_bytes = (uint64_t)((double)churn_bytes * scale);
     allocator_prove(expected);
     lots_map();
-    pthread_barrier_init(&barrier, NULL, (unsigned)thread_count + 1);
-    for (size_t i = 0; i < thread_count; i++) {
-        pthread_t thread;
-        if (pthread_create(&thread, NULL, thread_run, &lots[i]) != 0) give_up("no thread");
-    }
+    crew_open(thread_count);
     result_mib("own_mib", memory_own);
     result_mib("start_mib", resident_now().bytes);
-    phase("start");
-    phase("churn");
+    if (when == WHEN_START) crew_do(job_start);
+    crew_do_timed("churn", job_churn);
     struct resident churned = resident_now();
-    phase("fill");
+    crew_do_timed("fill", job_fill);
     struct resident peak = resident_now();
     uint64_t live = 0, fleeting = 0, limit = limit_pages() * page_bytes();
     for (size_t i = 0; i < thread_count; i++) {
         live += lots[i].live_requested, fleeting += lots[i].fleeting_requested;
     }
     struct weir_said said = weir_said_now();
-    phase("free");
+    if (order == ORDER_RANDOM) crew_do(job_shuffle);
+    crew_do_timed("free", job_free);
     struct resident freed = resident_now();
     result_mib("churned_mib", churned.bytes);
     result_mib("live_mib", live);
@@ -284,8 +237,7 @@ int main(int argc, char** argv) {
     result_mib("limit_mib", limit);
     result_mib("freed_mib", freed.bytes);
     idle(limit);
-    struct weir_said later = weir_said_now();
-    if (said.known) result_count("weir_purges", later.purges - said.purges);
+    weir_said_since(&said);
     trim();
     contents_check();
     result_flush();
