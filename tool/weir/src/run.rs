@@ -86,11 +86,7 @@ pub fn run(args: Args) -> Result<End> {
     };
     let file = program::find(name, env::var_os("PATH").as_deref())?;
     let image = program::image(&file);
-    // Opened now: a report that cannot be written is an error before an hour of work, not after.
-    let json_file = args.json.as_deref().map(Output::new).transpose()?;
-    let plot_file = args.plot.as_deref().map(Output::new).transpose()?;
-    let data_file = args.plot_data.as_deref().map(Output::new).transpose()?;
-    let report_file = args.report.as_deref().map(Output::new).transpose()?;
+    let results = Results::open(&args)?;
 
     let placed = Placed::new()?;
     let signals = Signals::take(&[PASSED_ON.as_slice(), &STOPS].concat())
@@ -126,36 +122,51 @@ pub fn run(args: Args) -> Result<End> {
     } else {
         drop(placed);
     }
-    if let Some(file) = json_file {
-        let text = report::json(&outcome).context("cannot write JSON")?;
-        write_report(file, &text);
-    }
-    if let Some(file) = data_file {
-        write_report(file, &outcome.timeline.tsv());
-    }
-    if let Some(file) = plot_file {
-        match plot::draw(&outcome.command, &outcome.timeline) {
-            Ok(text) => write_report(file, &text),
-            Err(error) => errors::say(error),
-        }
-    }
-    match report_file {
-        Some(file) => write_report(file, &report::text(&outcome)),
-        None if args.quiet => {}
-        None => {
-            let _ = io::stderr().write_all(report::text(&outcome).as_bytes());
-        }
-    }
+    results.write(&outcome);
     Ok(match outcome.end {
         Change::Killed(signal) => End::Signal(signal),
         Change::Exited(code) | Change::Stopped(code) => End::Code(code as u8),
     })
 }
 
-/// The command has run: its status is worth more than the report.
-fn write_report(file: Output, text: &str) {
-    if let Err(error) = file.write(text) {
-        errors::say(error);
+/// Where the user wants what.
+struct Results {
+    json: Option<Output>,
+    plot: Option<Output>,
+    plot_data: Option<Output>,
+    report: Option<Output>,
+    quiet: bool,
+}
+
+impl Results {
+    /// Before the command runs: a file that cannot be written is an error before an hour of work, not after.
+    fn open(args: &Args) -> Result<Results> {
+        let open = |file: &Option<PathBuf>| file.as_deref().map(Output::new).transpose();
+        Ok(Results {
+            json: open(&args.json)?,
+            plot: open(&args.plot)?,
+            plot_data: open(&args.plot_data)?,
+            report: open(&args.report)?,
+            quiet: args.quiet,
+        })
+    }
+
+    fn write(self, outcome: &Outcome) {
+        write_result(self.json, || report::json(outcome).context("cannot write JSON"));
+        write_result(self.plot_data, || Ok(outcome.timeline.tsv()));
+        write_result(self.plot, || plot::draw(&outcome.command, &outcome.timeline));
+        if self.report.is_none() && !self.quiet {
+            let _ = io::stderr().write_all(report::text(outcome).as_bytes());
+        }
+        write_result(self.report, || Ok(report::text(outcome)));
+    }
+}
+
+/// The command has run: its status is worth more than a result.
+fn write_result(file: Option<Output>, text: impl FnOnce() -> Result<String>) {
+    let Some(file) = file else { return };
+    if let Err(error) = text().and_then(|text| file.write(&text)) {
+        errors::say(format_args!("{error:#}"));
     }
 }
 

@@ -8,7 +8,7 @@ mod common;
 mod results;
 mod servers;
 
-use common::{Scratch, compile, output, text, tool};
+use common::{Scratch, check_schema, compile, output, text, tool};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use std::fs;
