@@ -59,7 +59,9 @@ static intptr_t helper_word_offset(void) { return arch_thread_word_offset(); }
  *  Mapped once and kept. In the child of any fork, libc's or a raw one, the kernel hands it over as zeroes,
  *  where it can: tid == 0, no helper. A child that shares the memory also shares the helper. */
 struct helper {
-    uint32_t tid; /* Sync: written by the kernel at start and, with a wake, at the end; read at any time */
+    uint32_t tid;   /* Sync: written by the kernel at start and, with a wake, at the end; read at any time */
+    uint32_t last;  /* tid of the latest one, which may still be in the kernel; 0: it is not. Sync: atomic */
+    uint32_t ended; /* body has returned. Sync: release by the helper, pairs with acquire in start */
     uint32_t own_files; /* Sync: the helper, and the next too */
     int exit_status;
     void (*body)(void*);
@@ -70,6 +72,8 @@ static struct helper* helper;  /* Sync: relaxed; set once, under helper_starting
 static char* helper_stack_end; /* these two under helper_starting */
 static char* helper_pointer;
 static uint32_t helper_starting; /* Sync: taken by compare-and-swap (acquire), given with release */
+static bool helper_wiped;        /* the kernel said that it hands it over as zeroes; Sync: as the two */
+static bool helper_unforkable;   /* but it does not; Sync: as the next */
 static int helper_process;       /* the process that may have a helper; Sync: set while there is one thread */
 
 static uint32_t sandbox_found; /* a filter was there at start, or may have been; Sync: as helper_process */
@@ -105,7 +109,7 @@ WEIR_FN bool os_sandboxed(void) { return sandbox_found != 0 || load_relaxed(&san
 /* A child of vfork announces into its parent's memory: the parent is not bound by that. */
 static bool helper_is_allowed(void) {
     if (!config_helper_possible || helper_process == 0 || getauxval(AT_SECURE) != 0) return false;
-    if (load_relaxed(&status_is_lost) != 0) return false;
+    if (helper_unforkable || load_relaxed(&status_is_lost) != 0) return false;
     if (os_process_id() != helper_process) return false;
     bool confined = sandbox_found != 0 || load_relaxed(&sandbox_announcer) == (uint32_t)helper_process;
     return !confined || load_relaxed(&sandbox_threads) != 0;
@@ -142,7 +146,8 @@ static bool helper_map(void) {
         os_unmap(space, bytes);
         return false;
     }
-    os_call3(OS_OTHER, SYS_madvise, (long)(space + page), (long)(bytes - page), MADV_WIPEONFORK);
+    helper_wiped =
+        os_call3(OS_OTHER, SYS_madvise, (long)(space + page), (long)(bytes - page), MADV_WIPEONFORK) == 0;
     helper_stack_end = space + page + HELPER_STACK_BYTES;
     helper_pointer = helper_stack_end + below;
     store_release(&helper, (struct helper*)(void*)(space + bytes - sizeof(struct helper)));
@@ -157,19 +162,22 @@ static void helper_leave_files(struct helper* me) {
 
 static int helper_main(void* argument) {
     struct helper* me = argument;
-    me->own_files = 0;
-    me->exit_status = 0;
+    store_relaxed(&me->last, (uint32_t)os_thread_id()); /* the kernel's store to tid comes after it */
     if (!os_sandboxed()) {
         os_call3(OS_OTHER, SYS_prctl, PR_SET_NAME, (long)"weir-release", 0);
         helper_leave_files(me);
     }
     me->body(me->argument);
+    store_release(&me->ended, 1u);
     return me->exit_status; /* clone's wrapper ends the thread, and no more than that */
 }
 
 static bool helper_clone(void (*body)(void*), void* argument, void* thread_word) {
     struct helper* me = helper;
     if (load_acquire(&me->tid) != 0) return false;
+    me->ended = 0;
+    me->own_files = 0;
+    me->exit_status = 0;
     me->body = body;
     me->argument = argument;
     arch_thread_block_fill((void**)(void*)helper_pointer);
@@ -187,8 +195,19 @@ static bool helper_clone(void (*body)(void*), void* argument, void* thread_word)
     return tid > 0;
 }
 
+/* Until the kernel needs the helper's stack no more. It wakes one sleeper, as of a word that processes share:
+ * hence no private futex, and a limit. */
+static void helper_wait(struct helper* me, uint32_t tid) {
+    struct timespec limit = {0, 10000000};
+    while (load_acquire(&me->tid) == tid)
+        os_call6(OS_OTHER, SYS_futex, (long)&me->tid, FUTEX_WAIT, tid, (long)&limit, 0, 0);
+}
+
 WEIR_FN bool os_helper_start(void (*body)(void*), void* argument, void* thread_word) {
-    if (os_helper_runs() || !helper_is_allowed()) return false;
+    struct helper* last = load_acquire(&helper); /* pairs with helper_map */
+    uint32_t tid = last == NULL ? 0 : load_acquire(&last->tid);
+    if (!helper_is_allowed() || (tid != 0 && load_acquire(&last->ended) == 0)) return false;
+    if (tid != 0) helper_wait(last, tid);
     uint64_t signals;
     uint32_t expected = 0;
     bool started = false;
@@ -256,11 +275,9 @@ WEIR_FN void os_helper_join(void) {
     struct helper* me = load_acquire(&helper);
     if (me == NULL) return;
     uint32_t tid = load_acquire(&me->tid);
+    if (tid == 0) tid = load_relaxed(&me->last);
     if (tid == 0 || tid == (uint32_t)os_thread_id()) return;
-    /* The kernel wakes one sleeper, as a word that processes share: hence no private futex, and a limit. */
-    struct timespec limit = {0, 10000000};
-    while (load_acquire(&me->tid) == tid)
-        os_call6(OS_OTHER, SYS_futex, (long)&me->tid, FUTEX_WAIT, tid, (long)&limit, 0, 0);
+    helper_wait(me, tid);
     /* The word is cleared early in its end. It is off the process's list of threads, which is what makes a
      * process single-threaded, when no signal finds it and the lock of signals has been free since. */
     struct timespec step = {0, 50000};
@@ -270,11 +287,18 @@ WEIR_FN void os_helper_join(void) {
     }
     uint64_t pending;
     os_call3(OS_OTHER, SYS_rt_sigpending, (long)&pending, sizeof pending, 0);
+    (void)cas_acq_rel(&me->last, &tid, 0u); /* unless there is a new one */
 }
 
 WEIR_FN void os_helper_fork_child(void) {
     store_relaxed(&helper_starting, 0u);
-    if (helper != NULL) store_relaxed(&helper->tid, 0u);
+    if (helper != NULL) {
+        /* A user-mode emulator, and some (qemu 7.2) die of a thread made in the child of a process of
+         * several. */
+        if (helper_wiped && helper->body != NULL) helper_unforkable = true;
+        store_relaxed(&helper->tid, 0u);
+        store_relaxed(&helper->last, 0u);
+    }
     helper_process = os_process_id();
     /* Filters are inherited, and so is what was learned of them. */
     if (sandbox_announcer != 0) sandbox_announcer = (uint32_t)helper_process;
