@@ -24,6 +24,7 @@ FAULTS = {
     "introspect": "blind", "lifetime": "early", "limit_exec.large": "no_null", "limit_exec.medium": "no_null",
     "limit_exec.small": "no_null", "limit_lowered.heap": "no_null", "limit_lowered.others": "reserve",
     "mappings": "mappings", "remote": "remote", "new_handler": "no_null", "sized": "sized", "spawn": "process",
+    "stats_sizes": "usable",
     "thread_churn": "leak_thread", "thread_exit": "thread_end", "thread_local": "thread_end", "usable": "usable",
     "zero": "zero_null",
 }
