@@ -72,7 +72,8 @@ WEIR_FN bool os_memory_is_limited(void);
 WEIR_FN uint64_t os_clock_ns(void);
 /* Write all of it; 0 or an errno. */
 WEIR_FN int os_write(int fd, const void* data, size_t bytes);
-/* Read at most `bytes` of a small file; the number read, 0 on any failure. */
+/* Read at most `bytes` of a small file; the number read, 0 on any failure, and where the program has
+ * announced a sandbox (os_sandbox_announced). */
 WEIR_FN size_t os_read_file(const char* path, char* data, size_t bytes);
 /* Target of a symbolic link into data, NUL-terminated and cut to fit. */
 WEIR_FN void os_read_link(const char* path, char* data, size_t bytes);
@@ -114,7 +115,8 @@ WEIR_FN void os_futex_wake(uint32_t* word, int count);
 /* At the library's start: remember which process this is, and what sandbox it was started in. Reads a file
  * (15 us), which a later sandbox might forbid. Once; nothing else of this section works before. */
 WEIR_FN void os_sandbox_look(void);
-/* The program confines itself from now on: what it has not been seen to do may be forbidden, or deadly. */
+/* The program is about to confine itself: what it has not been seen to do may be forbidden, or deadly, and is
+ * not done any more. Called before the system call that does it. */
 WEIR_FN void os_sandbox_announced(void);
 /* A thread of the program's own was made: threads are allowed. Cheap. */
 WEIR_FN void os_sandbox_thread_seen(void);

@@ -195,7 +195,11 @@ TEST(Helper, FollowsOneThatIsEnding) {
             };
             uint64_t until = os_clock_ns() + 5000000000u;
             bool started = false; // at the latest when the last one's body has returned
-            while (!started && os_clock_ns() < until) started = os_helper_start(brief, nullptr, nullptr);
+            while (!started && os_clock_ns() < until) {
+                started = os_helper_start(brief, nullptr, nullptr);
+                uint32_t nobody = 0;
+                if (!started) os_futex_wait_for(&nobody, 0, 20000);
+            }
             ASSERT_TRUE(started);
             while (load_acquire(&begun) == 0) os_futex_wait_for(&begun, 0, 1000000000);
         }

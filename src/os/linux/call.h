@@ -21,4 +21,9 @@ WEIR_FN const char* os_status_line(const char* status, size_t length, const char
 /* The digits of that line as one number; 0 when there are none. */
 WEIR_FN uint64_t os_status_number(const char* status, size_t length, const char* name);
 
+/* Whether the program has begun to confine itself: files may not be opened any more. Before it does, what
+ * will be asked for later is read. */
+WEIR_FN bool os_sandbox_is_announced(void);
+WEIR_FN void os_overcommit_remember(void);
+
 #endif

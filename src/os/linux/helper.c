@@ -96,6 +96,7 @@ WEIR_FN void os_sandbox_look(void) {
 }
 
 WEIR_FN void os_sandbox_announced(void) {
+    if (!os_sandbox_is_announced()) os_overcommit_remember();
     store_relaxed(&sandbox_threads, 0u);
     store_relaxed(&sandbox_announcer, (uint32_t)os_process_id());
 }
@@ -104,7 +105,9 @@ WEIR_FN void os_sandbox_thread_seen(void) {
     if (load_relaxed(&sandbox_threads) == 0) store_relaxed(&sandbox_threads, 1u);
 }
 
-WEIR_FN bool os_sandboxed(void) { return sandbox_found != 0 || load_relaxed(&sandbox_announcer) != 0; }
+WEIR_FN bool os_sandbox_is_announced(void) { return load_relaxed(&sandbox_announcer) != 0; }
+
+WEIR_FN bool os_sandboxed(void) { return sandbox_found != 0 || os_sandbox_is_announced(); }
 
 /* A child of vfork announces into its parent's memory: the parent is not bound by that. */
 static bool helper_is_allowed(void) {

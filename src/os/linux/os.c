@@ -199,6 +199,7 @@ WEIR_FN bool os_charge_probe(size_t bytes) {
 }
 
 WEIR_FN size_t os_read_file(const char* path, char* data, size_t bytes) {
+    if (os_sandbox_is_announced()) return 0;
     long fd = os_call6(OS_OTHER, SYS_openat, AT_FDCWD, (long)path, O_RDONLY | O_CLOEXEC, 0, 0, 0);
     if (fd < 0) return 0;
     size_t length = 0;
@@ -253,8 +254,17 @@ WEIR_FN void os_resident(uint64_t* now, uint64_t* peak) {
     *peak = os_status_number(status, length, "VmHWM:") * KIB;
 }
 
-WEIR_FN bool os_overcommit_is_strict(void) {
+static uint32_t overcommit_mode; /* the digit, remembered for a sandbox; 0: read it. Sync: relaxed */
+
+WEIR_FN void os_overcommit_remember(void) {
     char mode = '0';
+    os_read_file("/proc/sys/vm/overcommit_memory", &mode, 1);
+    store_relaxed(&overcommit_mode, (uint32_t)mode);
+}
+
+WEIR_FN bool os_overcommit_is_strict(void) {
+    char mode = (char)load_relaxed(&overcommit_mode);
+    if (mode != 0) return mode == '2';
     return os_read_file("/proc/sys/vm/overcommit_memory", &mode, 1) == 1 && mode == '2';
 }
 
