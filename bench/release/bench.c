@@ -312,6 +312,9 @@ struct usage usage_now(void) {
                           (double)r.ru_stime.tv_sec + (double)r.ru_stime.tv_usec * 1e-6};
 }
 
+void mark_begin(void) { (void)getpgid(2000000001); }
+void mark_end(void) { (void)getpgid(2000000002); }
+
 double over_limit_mib(uint64_t resident, uint64_t limit) {
     return ((double)resident - 1.03 * (double)limit) / MIB - 6;
 }

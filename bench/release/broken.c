@@ -36,7 +36,7 @@ void* aligned_alloc(size_t alignment, size_t bytes);
 static atomic_uint calls;
 
 void* malloc(size_t bytes) {
-    static void* _Atomic last; /* the block of an earlier call, most likely written and live */
+    static void* _Atomic last; /* the block of an earlier call, written by now */
     void* block = __libc_malloc(bytes);
     if (FAULT_forgetful && bytes > 65536 && atomic_fetch_add(&calls, 1) % 16 == 0) {
         uintptr_t page = ((uintptr_t)atomic_exchange(&last, block) + 4095) & ~(uintptr_t)4095;
@@ -47,7 +47,8 @@ void* malloc(size_t bytes) {
 
 void free(void* block) {
     if (FAULT_eager) madvise(NULL, 0, MADV_DONTNEED);
-    __libc_free(block);
+    if (!FAULT_forgetful)
+        __libc_free(block); /* the page that is forgotten is to be a block's, not libc's own */
 }
 
 void* calloc(size_t count, size_t bytes) { return __libc_calloc(count, bytes); }

@@ -11,9 +11,6 @@
 
 #include <unistd.h>
 
-#define MARK_BEGIN 2000000001
-#define MARK_END 2000000002
-
 enum order { ORDER_FIFO, ORDER_LIFO, ORDER_RANDOM };
 static const char* const orders[] = {"fifo", "lifo", "random", NULL};
 
@@ -52,13 +49,13 @@ int main(int argc, char** argv) {
     struct resident full = resident_now();
     if (order == ORDER_RANDOM) blocks_shuffle(blocks);
     struct weir_said said = weir_said_now();
-    (void)getpgid(MARK_BEGIN);
+    mark_begin();
     double start = now_s();
     for (uint64_t i = 0; i < count; i++) block_free(&blocks[order == ORDER_LIFO ? count - 1 - i : i]);
     result_real("free_s", now_s() - start);
     struct resident freed = resident_now();
     rest_s(rest);
-    (void)getpgid(MARK_END);
+    mark_end();
     result_mib("full_mib", full.bytes);
     result_mib("freed_mib", freed.bytes);
     result_mib("rested_mib", resident_now().bytes);

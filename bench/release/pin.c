@@ -216,6 +216,7 @@ int main(int argc, char** argv) {
     result_mib("own_mib", memory_own);
     result_mib("start_mib", resident_now().bytes);
     if (when == WHEN_START) crew_do(job_start);
+    mark_begin();
     crew_do_timed("churn", job_churn);
     struct resident churned = resident_now();
     crew_do_timed("fill", job_fill);
@@ -237,6 +238,7 @@ int main(int argc, char** argv) {
     result_mib("limit_mib", limit);
     result_mib("freed_mib", freed.bytes);
     idle(limit);
+    mark_end();
     weir_said_since(&said);
     trim();
     contents_check();

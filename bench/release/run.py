@@ -26,7 +26,7 @@ import subprocess
 import sys
 import tempfile
 
-import redis
+import redis_server
 
 HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
@@ -149,37 +149,31 @@ def ran(argv, variables):
 class Program:
     """One of the C programs with arguments."""
 
-    def __init__(self, name, *arguments):
-        self.name, self.arguments = name, arguments
+    def __init__(self, name, *arguments, counted=False):
+        self.name, self.arguments, self.counted = name, arguments, counted
 
-    def argv(self, allocator, options):
-        return [options.build / self.name, *self.arguments, "--scale", options.scale, "--expect", allocator.expected,
+    def run(self, allocator, options):
+        argv = [options.build / self.name, *self.arguments, "--scale", options.scale, "--expect", allocator.expected,
                 *shlex.split(options.arguments)]
-
-    def run(self, allocator, options):
-        return ran(self.argv(allocator, options), allocator.variables)
-
-
-class Traced(Program):
-    """The same; then again under strace, which counts system calls between the program's two marks."""
-
-    def run(self, allocator, options):
-        facts = super().run(allocator, options)
-        if not shutil.which("strace"):
-            return facts
-        with tempfile.TemporaryDirectory() as folder:
-            trace = pathlib.Path(folder) / "trace"
-            carried = [word for pair in allocator.variables.items() for word in ("-E", "=".join(pair))]
-            traced = ran(["strace", "-f", "-qq", "-o", trace, "-e", f"trace={TRACED},getpgid", *carried,
-                          *self.argv(allocator, options)], {})
-            if traced["malloc_in"] != facts["malloc_in"]:
-                raise RunFailed("under strace another allocator served")
-            calls = re.findall(r"^\d+ +(\w+)\((\d*)", trace.read_text(), re.M)
-        marks = [at for at, (name, _) in enumerate(calls) if name == "getpgid"]
-        if len(marks) != 2:
-            raise RunFailed("the program's marks are not in the trace")
-        facts["system_calls"] = float(marks[1] - marks[0] - 1)
+        facts = ran(argv, allocator.variables)
+        if (self.counted or options.calls) and shutil.which("strace"):
+            facts["system_calls"] = calls_counted(argv, allocator.variables, facts["malloc_in"])
         return facts
+
+
+def calls_counted(argv, variables, served_by):
+    """Memory's system calls between the program's two marks, in a run of its own under strace."""
+    with tempfile.TemporaryDirectory() as folder:
+        trace = pathlib.Path(folder) / "trace"
+        carried = [word for pair in variables.items() for word in ("-E", "=".join(pair))]
+        facts = ran(["strace", "-f", "-qq", "-o", trace, "-e", f"trace={TRACED},getpgid", *carried, *argv], {})
+        if facts["malloc_in"] != served_by:
+            raise RunFailed("under strace another allocator served")
+        calls = re.findall(r"^\d+ +(\w+)\(", trace.read_text(), re.M)
+    marks = [at for at, name in enumerate(calls) if name == "getpgid"]
+    if len(marks) != 2:
+        raise RunFailed("the program's marks are not in the trace")
+    return float(marks[1] - marks[0] - 1)
 
 
 def plausible(facts):
@@ -191,13 +185,13 @@ def plausible(facts):
 
 
 class Redis:
-    """redis-server, filled and emptied; see redis.py."""
+    """redis-server, filled and emptied; see redis_server.py."""
 
     def run(self, allocator, options):
         library = allocator.path or c_library()
         try:
-            return redis.measured(library, {**allocator.variables, "LD_PRELOAD": str(library)}, options.scale)
-        except redis.ServerFailed as error:
+            return redis_server.measured(library, {**allocator.variables, "LD_PRELOAD": str(library)}, options.scale)
+        except redis_server.ServerFailed as error:
             raise RunFailed(str(error)) from error
 
 
@@ -266,9 +260,9 @@ def reached_pin(results, name):
         lines += at_most(results.median(name, "after_1s_mib"), 310, "after 1 s", " MiB")
     lines += at_most(results.median(name, "trim_found_mib"), 4, "malloc_trim found", " MiB")
     lines += at_most(results.median(name, "peak_of_live"), 1.06, "peak against live")
-    fastest, _ = results.least("churn_s")
-    if fastest:
-        lines += ratio_reached(results, name, fastest, "churn_s", 1)
+    for key in ("churn_s", "churn_cpu_s"):
+        fastest, _ = results.least(key)
+        lines += ratio_reached(results, name, fastest, key, 1) if fastest else []
     return lines + against_off(results, name, ["churn_s", "churn_cpu_s"])
 
 
@@ -301,13 +295,13 @@ def reached_nothing(results, name):
 # ---- shapes: runner, rounds, columns (header, key, decimals), figures to reach
 
 PIN_COLUMNS = [("churn s", "churn_s", 3), ("cpu s", "churn_cpu_s", 3), ("fill s", "fill_s", 3), ("free s", "free_s", 3),
-               ("faults k", "faults_k", 1), ("peak", "peak_mib", 1), ("/live", "peak_of_live", 3), ("limit", "limit_mib", 1),
+               ("faults k", "faults_k", 1), ("calls", "system_calls", 0), ("peak", "peak_mib", 1), ("/live", "peak_of_live", 3), ("limit", "limit_mib", 1),
                ("freed", "freed_mib", 1), ("0.1 s", "after_0_1s_mib", 1), ("1 s", "after_1s_mib", 1), ("/limit", "after_1s_of_limit", 3),
                ("over", "after_1s_over_mib", 1), ("end", "after_all_mib", 1), ("lazy", "after_1s_lazy_mib", 1),
                ("trim found", "trim_found_mib", 1), ("after it", "after_trim_mib", 1)]
 STEADY_COLUMNS = [("work s", "work_s", 3), ("settled s", "settled_work_s", 3), ("round ms", "round_ms", 1), ("cpu s", "cpu_s", 3),
-                  ("faults k", "faults_k", 1), ("resident", "resident_mib", 1), ("window ms", "weir_window_ms", 0)]
-WAVES_COLUMNS = [("work s", "work_s", 3), ("cpu s", "work_cpu_s", 3), ("faults k", "faults_k", 1), ("live", "live_last_mib", 1),
+                  ("faults k", "faults_k", 1), ("calls", "system_calls", 0), ("resident", "resident_mib", 1), ("window ms", "weir_window_ms", 0)]
+WAVES_COLUMNS = [("work s", "work_s", 3), ("cpu s", "work_cpu_s", 3), ("faults k", "faults_k", 1), ("calls", "system_calls", 0), ("live", "live_last_mib", 1),
                  ("limit", "limit_last_mib", 1), ("mean", "limit_mean_mib", 1), ("at once", "end_last_mib", 1),
                  ("1 s", "rested_last_mib", 1), ("mean", "rested_mean_mib", 1), ("/limit", "rested_of_limit", 3),
                  ("worst over", "worst_over_mib", 1)]
@@ -341,8 +335,8 @@ SHAPES = {
     "waves": Shape("a server's days: live memory comes in waves", Program("waves"), 2, WAVES_COLUMNS, reached_waves),
     "fragment": Shape("1 % of the small blocks survive each wave", Program("waves", "--shape", "fragment"), 2, WAVES_COLUMNS,
                       reached_waves),
-    "million": Shape("a million frees of 100 bytes", Traced("million"), 1, MILLION_COLUMNS, reached_million),
-    "million-random": Shape("the same in random order", Traced("million", "--order", "random"), 1, MILLION_COLUMNS, reached_million, True),
+    "million": Shape("a million frees of 100 bytes", Program("million", counted=True), 1, MILLION_COLUMNS, reached_million),
+    "million-random": Shape("the same in random order", Program("million", "--order", "random", counted=True), 1, MILLION_COLUMNS, reached_million, True),
     "redis": Shape("redis filled with mixed values, then 90 % deleted", Redis(), 1, REDIS_COLUMNS, reached_nothing),
 }
 
@@ -409,9 +403,9 @@ def broken(fault, folder):
 
 def self_test(options):
     """A sound allocator passes, each broken one is found out, and so is one that is not there."""
-    options.scale, options.arguments = 0.05, ""
+    options.scale, options.arguments, options.calls = 0.05, "", False
     folder, pin, passed, failed = options.build, Program("pin", "--idle", "1"), 0, 0
-    fleeting = Traced("million", "--rest", "0.1")
+    fleeting = Program("million", "--rest", "0.1", counted=True)
 
     def judged(good, what, said):
         nonlocal passed, failed
@@ -448,6 +442,7 @@ def main():
     parser.add_argument("--rounds", type=int, help="of each shape; otherwise each has its own number")
     parser.add_argument("--scale", type=float, default=1, help="factor of all amounts of memory (1)")
     parser.add_argument("--args", default="", dest="arguments", help="more arguments for the programs, as one word")
+    parser.add_argument("--calls", action="store_true", help="count system calls in all shapes: each run twice, once under strace")
     parser.add_argument("--json", type=pathlib.Path, metavar="FILE", help="everything, all rounds")
     parser.add_argument("--peers", type=pathlib.Path, default=ROOT / "build/peers/peers.json")
     parser.add_argument("--weir", type=pathlib.Path, default=ROOT / "build/libweir.so.1")

@@ -100,7 +100,7 @@ int main(int argc, char** argv) {
     struct usage before = usage_now();
     double cpu = now_cpu_s();
     struct weir_said said = weir_said_now();
-    uint64_t resident = 0;
+    mark_begin();
     for (uint64_t round = 0; round < rounds; round++) {
         struct cost cost = {0};
         double start = now_s(), last = all.work_s / (double)(round ? round : 1);
@@ -113,8 +113,9 @@ int main(int argc, char** argv) {
         double left = period_s - (now_s() - start);
         rest_s(left > 0.02 * (1 - empty) ? left : 0.02 * (1 - empty));
     }
+    mark_end();
     struct usage after = usage_now();
-    resident = resident_now().bytes;
+    uint64_t resident = resident_now().bytes;
     result_real("work_s", all.work_s);
     result_real("work_cpu_s", all.cpu_s);
     result_real("cpu_s", now_cpu_s() - cpu); /* with what other threads of the allocator did meanwhile */

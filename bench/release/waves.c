@@ -181,6 +181,7 @@ int main(int argc, char** argv) {
     crew_open(thread_count);
     struct weir_said said = weir_said_now();
     double work_s = 0, work_cpu_s = 0, worst = -1e9, limit_sum = 0, rested_sum = 0, rest_cpu_s = 0;
+    mark_begin();
     for (turn = 0; turn < wave_count; turn++) {
         double start = now_s(), cpu = now_cpu_s();
         crew_do(shape == SHAPE_DAY ? job_day : job_fragment);
@@ -196,6 +197,7 @@ int main(int argc, char** argv) {
         limit_sum += limits[turn], rested_sum += rested[turn];
         if (over_limit_mib(bytes, limit) > worst) worst = over_limit_mib(bytes, limit);
     }
+    mark_end();
     contents_check();
     result_real("work_s", work_s);
     result_real("work_cpu_s", work_cpu_s);

@@ -1,4 +1,4 @@
-"""redis.py: a redis server that is filled with mixed values and then loses 90 % of its keys: what stays resident.
+"""redis_server.py: a redis server that is filled with mixed values and then loses 90 % of its keys: what stays resident.
 
 Who may call it: run.py. The commands are the same in every run. The server talks through a socket in a folder of its
 own and writes nothing to disk. That the allocator serves is read from the running server: the word of its relocation
