@@ -205,7 +205,7 @@ static void contents_check(void) {
 
 int main(int argc, char** argv) {
     options_read(argc, argv, rows);
-    if (thread_count < 1 || thread_count > CREW_MAX || window_blocks < 1 || scale <= 0)
+    if (thread_count < 1 || thread_count > CREW_MAX || window_blocks < 1 || scale <= 0 || idle_s < 0.1)
         give_up("out of range");
     live_bytes = (uint64_t)((double)live_bytes * scale),
     short_bytes = (uint64_t)((double)short_bytes * scale);

@@ -235,10 +235,10 @@ def verdict(good, text):
     return f"  {'reached' if good else 'MISSED '}  {text}"
 
 
-def at_most(value, most, what, unit=""):
+def at_most(value, most, what, unit="", places=1):
     if value is None:
         return []
-    return [verdict(value <= most, f"{what}: {value:.2f}{unit}, at most {most:.2f}{unit}")]
+    return [verdict(value <= most, f"{what}: {value:.{places}f}{unit}, at most {most:.{places}f}{unit}")]
 
 
 def ratio_reached(results, name, other, key, most):
@@ -259,7 +259,7 @@ def reached_pin(results, name):
     if results.is_standard and results.scale == 1:
         lines += at_most(results.median(name, "after_1s_mib"), 310, "after 1 s", " MiB")
     lines += at_most(results.median(name, "trim_found_mib"), 4, "malloc_trim found", " MiB")
-    lines += at_most(results.median(name, "peak_of_live"), 1.06, "peak against live")
+    lines += at_most(results.median(name, "peak_of_live"), 1.06, "peak against live", places=3)
     for key in ("churn_s", "churn_cpu_s"):
         fastest, _ = results.least(key)
         lines += ratio_reached(results, name, fastest, key, 1) if fastest else []
@@ -280,7 +280,7 @@ def reached_waves(results, name):
 
 
 def reached_million(results, name):
-    return at_most(results.median(name, "system_calls"), 400, "system calls")
+    return at_most(results.median(name, "system_calls"), 400, "system calls", places=0)
 
 
 def reached_nothing(results, name):
