@@ -14,6 +14,7 @@
 #include "os/linux/os.c"
 #include "os/linux/lock.c"
 #include "os/linux/helper.c"
+#include "os/linux/pressure.c"
 #include "core/options.c"
 #include "core/report.c"
 #include "page/region.c"

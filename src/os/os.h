@@ -137,4 +137,23 @@ WEIR_FN void os_helper_join(void);
 /* In the child of fork: there is none. */
 WEIR_FN void os_helper_fork_child(void);
 
+/* ---- Word that memory is short. Called in the helper, but for os_pressure_wake.
+ *
+ * Watched is what $MEMORY_PRESSURE_WATCH names (systemd's protocol; /dev/null: nothing) or, without it, the
+ * kernel's pressure figures and memory.events of the process's cgroup, or else the whole system's pressure.
+ */
+enum os_pressure { OS_PRESSURE_NONE, OS_PRESSURE_SOME, OS_PRESSURE_LOST };
+
+/* False: nothing to watch, nothing wanted, a sandbox was announced, or the helper could get no table of
+ * descriptors of its own. Ends with the helper. */
+WEIR_FN bool os_pressure_open(void);
+/* Sleep until memory is short, os_pressure_wake is called (also if that was before) or `ns` nanoseconds are
+ * over: NONE for the latter two. LOST: nothing is left to watch, without a sleep. */
+WEIR_FN enum os_pressure os_pressure_wait(uint64_t ns);
+/* Any thread; nothing happens where nobody watches. */
+WEIR_FN void os_pressure_wake(void);
+#ifdef WEIR_TESTING
+WEIR_VAR_DECL const char* os_cgroup_root;
+#endif
+
 #endif

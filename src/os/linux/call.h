@@ -26,4 +26,12 @@ WEIR_FN uint64_t os_status_number(const char* status, size_t length, const char*
 WEIR_FN bool os_sandbox_is_announced(void);
 WEIR_FN void os_overcommit_remember(void);
 
+/* Called in the helper: whether its table of descriptors is not the process's; a last attempt to make it so.
+ * False in other threads. */
+WEIR_FN bool os_helper_files_are_own(void);
+/* Send the helper a signal, which is blocked in it. */
+WEIR_FN void os_helper_signal(int number);
+/* The helper ends, or did not come along. */
+WEIR_FN void os_pressure_forget(void);
+
 #endif

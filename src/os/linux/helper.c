@@ -171,6 +171,7 @@ static int helper_main(void* argument) {
         helper_leave_files(me);
     }
     me->body(me->argument);
+    os_pressure_forget();
     store_release(&me->ended, 1u);
     return me->exit_status; /* clone's wrapper ends the thread, and no more than that */
 }
@@ -196,6 +197,20 @@ static bool helper_clone(void (*body)(void*), void* argument, void* thread_word)
     int tid = clone(helper_main, helper_stack_end, flags, me, &me->tid, helper_pointer, &me->tid);
     errno = saved;
     return tid > 0;
+}
+
+WEIR_FN bool os_helper_files_are_own(void) {
+    struct helper* me = load_acquire(&helper);
+    if (me == NULL || load_relaxed(&me->tid) != (uint32_t)os_thread_id()) return false;
+    if (me->own_files == 0) helper_leave_files(me);
+    return me->own_files != 0;
+}
+
+WEIR_FN void os_helper_signal(int number) {
+    struct helper* me = load_acquire(&helper);
+    uint32_t tid = me == NULL ? 0 : load_acquire(&me->tid);
+    if (tid != 0 && load_acquire(&me->ended) == 0)
+        os_call3(OS_OTHER, SYS_tgkill, helper_process, tid, number);
 }
 
 /* Until the kernel needs the helper's stack no more. It wakes one sleeper, as of a word that processes share:
@@ -295,6 +310,7 @@ WEIR_FN void os_helper_join(void) {
 
 WEIR_FN void os_helper_fork_child(void) {
     store_relaxed(&helper_starting, 0u);
+    os_pressure_forget();
     if (helper != NULL) {
         /* A user-mode emulator, and some (qemu 7.2) die of a thread made in the child of a process of
          * several. */
