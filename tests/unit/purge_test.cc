@@ -49,7 +49,7 @@ void refuse(unsigned which) {
     };
 }
 
-// Whether this kernel takes many ranges at once (Linux 6.14), which decides how many calls are right.
+// Whether this kernel takes many ranges at once, which decides how many calls are right.
 bool kernel_has_batches() {
     Comb comb(2);
     bool locked;

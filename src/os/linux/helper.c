@@ -265,8 +265,8 @@ static uint64_t helper_identity(const char* path, bool* last) {
     return hash | 1;
 }
 
-/* What the first thread ended with, from the last field of its line. Since Linux 6.15 a process that ends
- * thread by thread ends with the last one's status, which is the helper's. */
+/* What the first thread ended with, from the last field of its line. A process that ends thread by thread may
+ * get the last one's status from the kernel, which is the helper's. */
 static int helper_status_of_first(void) {
     char line[1024];
     size_t length = os_read_file("/proc/self/stat", line, sizeof line);

@@ -35,8 +35,7 @@
 #    define MADV_COLLAPSE 25
 #endif
 #ifndef PIDFD_SELF
-#    define PIDFD_SELF                                                                                       \
-        (-10000) /* the calling thread, where a descriptor of a process is asked for: Linux 6.14 */
+#    define PIDFD_SELF (-10000) /* the calling thread, where a descriptor of a process is asked for */
 #endif
 
 WEIR_VAR uint64_t os_call_counts[OS_CALL_COUNT];
