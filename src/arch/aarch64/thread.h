@@ -78,7 +78,7 @@ WEIR_INLINE void* arch_thread_pointer(void) {
 
 /* Write what is found at fixed places behind the thread pointer of a thread that libc did not make: nothing,
  * the canary of stack frames is a global here. */
-WEIR_INLINE void arch_thread_block_fill(void** pointer) { (void)pointer; }
+WEIR_INLINE void arch_thread_block_fill(uintptr_t* pointer) { (void)pointer; }
 
 WEIR_INLINE void arch_pause(void) { __asm__ volatile("yield"); }
 

@@ -125,14 +125,14 @@ WEIR_INLINE void* arch_thread_pointer(void) {
 
 /* Write what is found at fixed places behind the thread pointer of a thread that libc did not make: the
  * pointer itself twice, and what compilers and libc mix into stack frames and saved addresses. */
-WEIR_INLINE void arch_thread_block_fill(void** pointer) {
-    void* canary;
-    void* guard;
+WEIR_INLINE void arch_thread_block_fill(uintptr_t* pointer) {
+    uintptr_t canary;
+    uintptr_t guard;
     __asm__("movq %%fs:0x28, %0\n\t"
             "movq %%fs:0x30, %1"
             : "=&r"(canary), "=r"(guard));
-    pointer[0] = pointer;
-    pointer[2] = pointer;
+    pointer[0] = (uintptr_t)pointer;
+    pointer[2] = (uintptr_t)pointer;
     pointer[5] = canary;
     pointer[6] = guard;
 }

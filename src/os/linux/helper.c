@@ -184,7 +184,7 @@ static bool helper_clone(void (*body)(void*), void* argument, void* thread_word)
     me->exit_status = 0;
     me->body = body;
     me->argument = argument;
-    arch_thread_block_fill((void**)(void*)helper_pointer);
+    arch_thread_block_fill((uintptr_t*)(void*)helper_pointer);
     *(void**)(void*)(helper_pointer + helper_word_offset()) = thread_word;
 #ifdef WEIR_DEBUG
     *(uint32_t*)(void*)(helper_pointer + ((char*)&os_lock_ranks - (char*)arch_thread_pointer())) = 0;
