@@ -254,16 +254,21 @@ def against_off(results, name, keys):
     return [line for key in keys if name == "weir" for line in ratio_reached(results, name, "weir-off", key, 1.03)]
 
 
+def reached_churn(results, name):
+    lines = []
+    for key in ("churn_s", "churn_cpu_s"):
+        fastest, _ = results.least(key)
+        lines += ratio_reached(results, name, fastest, key, 1) if fastest else []
+    return lines + against_off(results, name, ["churn_s", "churn_cpu_s"])
+
+
 def reached_pin(results, name):
     lines = at_most(results.median(name, "after_1s_over_mib"), 0, "after 1 s, over 1.03 of the limit and 6 MiB", " MiB")
     if results.is_standard and results.scale == 1:
         lines += at_most(results.median(name, "after_1s_mib"), 310, "after 1 s", " MiB")
     lines += at_most(results.median(name, "trim_found_mib"), 4, "malloc_trim found", " MiB")
     lines += at_most(results.median(name, "peak_of_live"), 1.06, "peak against live", places=3)
-    for key in ("churn_s", "churn_cpu_s"):
-        fastest, _ = results.least(key)
-        lines += ratio_reached(results, name, fastest, key, 1) if fastest else []
-    return lines + against_off(results, name, ["churn_s", "churn_cpu_s"])
+    return lines + reached_churn(results, name)
 
 
 def reached_steady(results, name):
@@ -299,6 +304,8 @@ PIN_COLUMNS = [("churn s", "churn_s", 3), ("cpu s", "churn_cpu_s", 3), ("fill s"
                ("freed", "freed_mib", 1), ("0.1 s", "after_0_1s_mib", 1), ("1 s", "after_1s_mib", 1), ("/limit", "after_1s_of_limit", 3),
                ("over", "after_1s_over_mib", 1), ("end", "after_all_mib", 1), ("lazy", "after_1s_lazy_mib", 1),
                ("trim found", "trim_found_mib", 1), ("after it", "after_trim_mib", 1)]
+CHURN_COLUMNS = [("churn s", "churn_s", 3), ("cpu s", "churn_cpu_s", 3), ("faults k", "faults_k", 1), ("calls", "system_calls", 0),
+                 ("resident", "churned_mib", 1)]
 STEADY_COLUMNS = [("work s", "work_s", 3), ("settled s", "settled_work_s", 3), ("round ms", "round_ms", 1), ("cpu s", "cpu_s", 3),
                   ("faults k", "faults_k", 1), ("calls", "system_calls", 0), ("resident", "resident_mib", 1), ("window ms", "weir_window_ms", 0)]
 WAVES_COLUMNS = [("work s", "work_s", 3), ("cpu s", "work_cpu_s", 3), ("faults k", "faults_k", 1), ("calls", "system_calls", 0), ("live", "live_last_mib", 1),
@@ -329,6 +336,11 @@ SHAPES = {
     "pin-other": pin_shape("; freed by a neighbour", "--freer", "other"),
     "pin-uniform": pin_shape("; sizes uniform", "--sizes", "uniform"),
     "pin-first": pin_shape("; of short-lived blocks the first bytes alone are written", "--touch", "first"),
+    "churn": Shape("the churn of pin alone, for its time", Program("pin", "--live", "1m", "--short", "4m", "--idle", "0.1"), 10,
+                   CHURN_COLUMNS, reached_churn, True),
+    "churn-first": Shape("the same; the first bytes of each block alone are written",
+                         Program("pin", "--live", "1m", "--short", "4m", "--idle", "0.1", "--touch", "first"), 10, CHURN_COLUMNS,
+                         reached_churn, True),
     "steady": Shape("everything freed and allocated again in each 100 ms", Program("steady"), 5, STEADY_COLUMNS, reached_steady),
     "steady-64m": Shape("the same with 64 MB", Program("steady", "--total", "64m"), 5, STEADY_COLUMNS, reached_steady, True),
     "steady-1g": Shape("the same with 1 GB", Program("steady", "--total", "1g"), 5, STEADY_COLUMNS, reached_steady, True),
