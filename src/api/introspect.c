@@ -11,6 +11,8 @@
 #include "base/text.h"
 #include "core/options.h"
 #include "os/os.h"
+#include "page/hole.h"
+#include "page/release.h"
 #include "page/span.h"
 
 /* arena: bytes held in slabs and free spans; ordblks: number of free blocks in slabs; hblkhd: in large
@@ -116,8 +118,8 @@ WEIR_EXPORT int malloc_info(int options, FILE* stream) {
 /* 1 when something went back to the kernel. `pad` bytes of free memory may stay, as in glibc. */
 WEIR_EXPORT int malloc_trim(size_t pad) {
     heap_collect();
-    if (load_relaxed(&span_totals.dirty) <= pad) return 0;
-    return span_purge_all() ? 1 : 0;
+    if (load_relaxed(&span_totals.dirty) + load_relaxed(&hole_pending) <= pad) return 0;
+    return release_all() ? 1 : 0;
 }
 
 /* M_TRIM_THRESHOLD sets what dirty_max sets; the other parameters of glibc's malloc mean nothing here

@@ -50,6 +50,7 @@ static void thread_attached(void) {
     int saved = errno;
     wire_reached();
     if (os_thread_id() != os_process_id()) {
+        os_sandbox_thread_seen();
         uint32_t expected = KEY_NONE;
         if (cas_acq_rel(&thread_key_state, &expected, KEY_MAKING)) {
             bool made = pthread_key_create(&thread_key, thread_exit) == 0;

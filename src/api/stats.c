@@ -13,6 +13,7 @@
 #include "heap/census.h"
 #include "heap/registry.h"
 #include "os/os.h"
+#include "page/release.h"
 #include "page/span.h"
 
 #define TEXT_OF(x) #x
@@ -47,6 +48,11 @@ WEIR_FN void stats_fill(struct weir_stats* out, struct census* t) {
         .sys_other = load_relaxed(&os_call_counts[OS_OTHER]),
         .purged_bytes = load_relaxed(&span_totals.purged),
         .misuse_reports = load_relaxed(&core_report_count),
+        .refaulted_bytes = load_relaxed(&release_totals.refaulted),
+        .scanned_bytes = load_relaxed(&release_totals.scanned),
+        .release_calls = load_relaxed(&release_totals.calls),
+        .release_window_ns = load_relaxed(&release_totals.window_ns),
+        .hole_bytes = t->hole_bytes,
     };
     os_resident(&out->resident_bytes, &out->resident_peak_bytes);
 }

@@ -7,6 +7,7 @@
 #include "api/stats.h"
 #include "heap/heap.h"
 #include "os/os.h"
+#include "page/release.h"
 #include "weir/wire.h"
 
 enum { REFRESH_EARLY = 4, REFRESH_CALLS = 64 };
@@ -110,6 +111,7 @@ WEIR_FN void wire_open(void) {
     if (wire_slot == NULL) return;
     store_release(&wire_slot->state, (uint32_t)WEIR_WIRE_LOADED); /* publishes the identity fields */
     heap_tick_hook = wire_tick;
+    release_tick_hook = wire_look;
 }
 
 WEIR_FN void wire_reached(void) {

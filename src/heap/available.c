@@ -4,6 +4,7 @@
  */
 #include "heap/available.h"
 
+#include "heap/exposure.h"
 #include "heap/slab.h"
 
 static void unlist(struct heap* h, struct slice* s) {
@@ -14,16 +15,29 @@ static void unlist(struct heap* h, struct slice* s) {
 WEIR_FN void available_put(struct heap* h, struct slice* s, const char* call) {
     os_lock_take(&h->lock);
     slab_collect(s, call);
-    if (s->until == 0) {
+    if (slab_used(s) == 0) {
+        exposure_lose(h, s);
         slab_release(s);
     } else {
+        exposure_arm(h, s, slab_used(s));
         slab_list_push(&h->available[s->size_class], s);
         store_relaxed(&s->listed, (uint8_t)1);
     }
     os_lock_give(&h->lock);
 }
 
-WEIR_FN struct slice* available_take(struct heap* h, unsigned c) {
+/* The better one to allocate from: with free blocks, then with more in use, then lower. */
+static bool is_better(const struct slice* s, const struct slice* than) {
+    uint64_t a = load_relaxed(&s->counts); /* relaxed: its owner is the caller */
+    uint64_t b = load_relaxed(&than->counts);
+    bool a_free = counts_built(a) > counts_used(a);
+    bool b_free = counts_built(b) > counts_used(b);
+    if (a_free != b_free) return a_free;
+    if (counts_used(a) != counts_used(b)) return counts_used(a) > counts_used(b);
+    return s < than;
+}
+
+WEIR_FN struct slice* available_take(struct heap* h, unsigned c, bool resident) {
     enum { look = 8 };
     /* Relaxed: others only take away. */
     if (load_relaxed(&h->available[c]) == NULL) return NULL;
@@ -31,7 +45,8 @@ WEIR_FN struct slice* available_take(struct heap* h, unsigned c) {
     struct slice* best = h->available[c];
     struct slice* s = best != NULL ? best->next : NULL;
     for (unsigned i = 1; i < look && s != NULL; s = s->next, i++)
-        if (s->until > best->until || (s->until == best->until && s < best)) best = s;
+        if (is_better(s, best)) best = s;
+    if (best != NULL && resident && best->built == slab_used(best)) best = NULL;
     if (best != NULL) unlist(h, best);
     os_lock_give(&h->lock);
     return best;
@@ -40,20 +55,27 @@ WEIR_FN struct slice* available_take(struct heap* h, unsigned c) {
 WEIR_FN void available_release(struct heap* h, struct slice* s) {
     os_lock_take(&h->lock);
     unlist(h, s);
+    exposure_lose(h, s);
     slab_release(s);
     os_lock_give(&h->lock);
 }
 
-WEIR_FN void available_sweep(struct heap* h, const char* call) {
+WEIR_FN void available_sweep(struct heap* h, bool sort, const char* call) {
     os_lock_take(&h->lock);
     for (unsigned c = 0; c < CLASS_COUNT; c++) {
         struct slice* next;
         for (struct slice* s = h->available[c]; s != NULL; s = next) {
             next = s->next;
             slab_collect(s, call);
-            if (s->until != 0) continue;
-            unlist(h, s);
-            slab_release(s);
+            if (slab_used(s) == 0) {
+                unlist(h, s);
+                exposure_lose(h, s);
+                slab_release(s);
+            } else if (sort) {
+                exposure_clear(h, s);
+                slab_sort(s, call);
+                exposure_arm(h, s, slab_used(s));
+            }
         }
     }
     os_lock_give(&h->lock);
@@ -63,15 +85,17 @@ WEIR_FN void available_sweep(struct heap* h, const char* call) {
  * been released and be another one. Under the lock of the heap it names, what it says holds. */
 WEIR_FN void available_steal(struct slice* s) {
     struct heap* h = owner_heap(load_relaxed(&s->owner));
-    if (h == NULL || load_relaxed(&s->until) != remote_count(load_relaxed(&s->remote))) return;
+    if (h == NULL || counts_used(load_relaxed(&s->counts)) != remote_count(load_relaxed(&s->remote))) return;
     os_lock_take(&h->lock);
     if (owner_heap(load_acquire(&s->owner)) == h && load_relaxed(&s->kind) == SLICE_SLAB &&
         load_relaxed(&s->listed) != 0) {
         /* Acquire: pairs with the owner's last push and the release of the other givers. */
-        uint32_t until = load_acquire(&s->until);
+        uint64_t counts = load_acquire(&s->counts);
         uint64_t word = load_acquire(&s->remote);
-        if (until != 0 && until == remote_count(word)) {
+        /* A countdown that has ended: its owner is looking at the slab. */
+        if (counts_until(counts) != 0 && counts_used(counts) == remote_count(word)) {
             unlist(h, s);
+            exposure_lose(h, s);
             slab_release(s);
         }
     }

@@ -14,12 +14,14 @@
 /* Owner: list a slab that is not active. Takes in what other threads freed first, and releases the slab
  * if none of its blocks is in use. */
 WEIR_FN void available_put(struct heap* h, struct slice* s, const char* call);
-/* Owner: the fullest of the first slabs of class c, off the list; NULL: none. */
-WEIR_FN struct slice* available_take(struct heap* h, unsigned c);
+/* Owner: the fullest of the first slabs of class c, off the list, one with free blocks before others; NULL:
+ * none. `resident`: one with free blocks or none. */
+WEIR_FN struct slice* available_take(struct heap* h, unsigned c, bool resident);
 /* Owner: a listed slab's last block came back: release it. */
 WEIR_FN void available_release(struct heap* h, struct slice* s);
-/* Owner: take in what other threads freed of all listed slabs, and release the empty ones. */
-WEIR_FN void available_sweep(struct heap* h, const char* call);
+/* Owner: take in what other threads freed of all listed slabs, and release the empty ones. `sort`: and make
+ * holes of the others' free pages. */
+WEIR_FN void available_sweep(struct heap* h, bool sort, const char* call);
 /* Anybody: if slab s is listed by its owner and none of its blocks is in use, release it. */
 WEIR_FN void available_steal(struct slice* s);
 

@@ -7,6 +7,7 @@
 #include "heap/registry.h"
 #include "heap/slab.h"
 #include "os/os.h"
+#include "page/hole.h"
 #include "page/span.h"
 
 /* Blocks in a bin of the calling thread. Other threads' bins cannot be walked: what is popped meanwhile is
@@ -23,21 +24,25 @@ static uint32_t bin_count(const struct heap* h, unsigned c) {
 
 /* Blocks of a slab that are neither on its list nor on their way home. */
 static uint32_t slab_out(const struct slice* s) {
-    uint32_t out = load_relaxed(&s->until);
+    uint32_t out = counts_used(load_relaxed(&s->counts));
     uint32_t remote = remote_count(load_relaxed(&s->remote));
     return out > remote ? out - remote : 0;
 }
 
 static void census_slice(struct slice* s, void* context) {
     struct census* t = context;
+    uint8_t kind = load_acquire(&s->kind);
+    for (uint32_t i = 0; i < (kind == SLICE_SLAB ? s->span_slices : kind == SLICE_LARGE); i++)
+        t->hole_bytes += (uint64_t)__builtin_popcount(hole_dirty(load_relaxed(&slice_pages(s + i)->state)))
+                         << page_shift;
     if (load_acquire(&s->kind) == SLICE_META) t->meta_bytes += (uint64_t)s->span_slices << SLICE_SHIFT;
     if (load_acquire(&s->kind) != SLICE_SLAB) return;
     struct census_class* k = &t->classes[s->size_class];
     uint32_t out = slab_out(s);
-    uint32_t carved = load_relaxed(&s->carved);
+    uint32_t built = counts_built(load_relaxed(&s->counts));
     k->slabs++;
     k->live_blocks += out;
-    k->cached_blocks += carved > out ? carved - out : 0;
+    k->cached_blocks += built > out ? built - out : 0;
 }
 
 WEIR_FN void census_take(struct census* t) {
@@ -72,9 +77,11 @@ WEIR_FN void census_take(struct census* t) {
         if (r->base == 0) continue;
         /* Records of slices that were handed out; the others' pages were never touched. */
         t->record_bytes +=
-            align_up((uint64_t)(r->frontier - r->first) << SLICE_RECORD_SHIFT, os_page_bytes());
+            align_up((uint64_t)(r->frontier - r->first) << SLICE_RECORD_SHIFT, os_page_bytes()) +
+            align_up((uint64_t)(r->frontier - r->first) * sizeof(struct slice_pages), os_page_bytes());
         t->reserved_bytes += (uint64_t)r->slices << SLICE_SHIFT;
-        t->committed_bytes += ((uint64_t)(r->committed - r->first) << SLICE_SHIFT) + r->record_bytes;
+        t->committed_bytes +=
+            ((uint64_t)(r->committed - r->first) << SLICE_SHIFT) + r->record_bytes + r->pages_bytes;
     }
     os_lock_give(&page_lock);
 }
@@ -83,10 +90,10 @@ static void census_heap_slice(struct slice* s, void* context) {
     struct census_heap* t = context;
     if (load_acquire(&s->kind) != SLICE_SLAB || owner_heap(load_relaxed(&s->owner)) != t->heap) return;
     uint32_t out = slab_out(s);
-    uint32_t carved = load_relaxed(&s->carved);
+    uint32_t built = counts_built(load_relaxed(&s->counts));
     t->slabs++;
     t->live_bytes += (uint64_t)out * slab_class(s)->bytes;
-    t->cached_bytes += (uint64_t)(carved > out ? carved - out : 0) * slab_class(s)->bytes;
+    t->cached_bytes += (uint64_t)(built > out ? built - out : 0) * slab_class(s)->bytes;
 }
 
 WEIR_FN void census_take_heap(struct census_heap* t) {

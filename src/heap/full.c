@@ -52,7 +52,7 @@ WEIR_FN void* full_pop(struct slice* s) {
         return NULL;
     }
     s->free = p->next;
-    store_relaxed(&s->until, s->until + 1);
+    slab_count(s, slab_used(s) + 1, s->until + 1, s->built);
     p->seal = 0;
     return p;
 }

@@ -18,7 +18,13 @@
 #include "page/region.h"
 #include "page/slice.h"
 
-enum { OUTBOX_SLOTS = 8, OUTBOX_BLOCKS = 32, OUTBOX_BYTES = 16384, KEPT_BYTES_MAX = 131072 };
+enum {
+    OUTBOX_SLOTS = 8,
+    OUTBOX_BLOCKS = 32,
+    OUTBOX_BYTES = 16384,
+    KEPT_BYTES_MAX = 65536,
+    EXPOSED_SLOTS = 32
+};
 
 /* A free block. The link sits in its second word: what a program writes most often through a dangling
  * pointer, the first word, then steers nothing. Links alias whatever the program stores. */
@@ -62,7 +68,14 @@ struct heap {
     uint64_t slow_calls;
     uint32_t turns_unchecked; /* since the last list that was walked */
     uint64_t turn;            /* lists that turned over, for check_first */
+    struct slice* changing;   /* a slab whose pages' lists and counts do not agree just now, or NULL */
     size_t kept_bytes;        /* built in active slabs when their last block came back (SLICE_KEPT) */
+    /* Exposure: see exposure.h. The first three are relaxed atomics: others may steal a slab. */
+    uint64_t slab_bytes; /* of the slabs that the heap owns */
+    uint64_t slab_count;
+    uint64_t exposed;                           /* bytes on their lists that were charged */
+    struct slice* exposed_slabs[EXPOSED_SLOTS]; /* a ring of those with a charge, or that had one */
+    uint32_t exposed_next;
     /* Registry; Sync: heaps_lock. */
     struct heap* registry_next;
     struct heap* spare_next;
@@ -110,7 +123,8 @@ WEIR_FN void* heap_alloc_aligned(size_t size, size_t align);
 WEIR_FN void* heap_alloc_zeroable(size_t size, bool* zeroed);
 /* Free what the fast path would not: foreign pointers, other heaps' blocks, large blocks, NULL. */
 WEIR_FN WEIR_NOINLINE void heap_free_slow(void* p, const char* call);
-/* The slab's last block, p, came back to its owner. */
+/* The countdown of the slab ended with block p: its last one came back to its owner, or it is time to look.
+ */
 WEIR_FN WEIR_NOINLINE void heap_free_last(block_t* p, struct slice* s);
 
 /* The block's usable bytes; 0 after a report. NULL gives 0. */

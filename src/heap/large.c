@@ -5,6 +5,8 @@
 #include "heap/large.h"
 
 #include "os/os.h"
+#include "page/hole.h"
+#include "page/release.h"
 #include "page/span.h"
 
 /* Below this, copying is cheaper than changing page tables and keeping one more mapping. */
@@ -12,6 +14,29 @@
 
 static size_t large_bytes(size_t size) { return align_up(size, os_page_bytes()); }
 static size_t large_slices(size_t bytes) { return (bytes + SLICE_BYTES - 1) >> SLICE_SHIFT; }
+
+/* The pages of the last slice that lie behind the block's end are holes; they stand in the record of the
+ * first. */
+static uint32_t large_tail(const struct slice* s) {
+    size_t in_last = s->bytes - ((size_t)(s->span_slices - 1) << SLICE_SHIFT);
+    return hole_all() & ~((1u << (in_last >> page_shift)) - 1);
+}
+
+/* Take the holes behind the block's end back: its size is about to change. */
+static void large_tail_take(const struct slice* s) {
+    while (hole_of(load_relaxed(&slice_pages(s)->state)) != 0) {
+        if (hole_take(s, hole_all()) != 0) continue;
+        os_lock_take(&release_lock); /* they are being purged */
+        os_lock_give(&release_lock);
+    }
+}
+
+static void* large_publish(struct slice* s, bool clean) {
+    hole_start(s, large_tail(s), clean);
+    store_release(&s->kind, (uint8_t)SLICE_LARGE); /* publishes the record to the release pass */
+    hole_publish(s);
+    return (void*)slice_address(s);
+}
 
 WEIR_FN void* large_alloc(size_t size, size_t align, bool* zeroed) {
     if (size > PTRDIFF_MAX || align > PTRDIFF_MAX / 2) return NULL;
@@ -22,21 +47,20 @@ WEIR_FN void* large_alloc(size_t size, size_t align, bool* zeroed) {
     s->bytes = bytes;
     add_relaxed(&span_totals.large, bytes);
     add_relaxed(&heap_totals.large_allocs, 1);
-    store_relaxed(&s->kind, (uint8_t)SLICE_LARGE); /* relaxed: neighbours ask only whether it is free */
-    return (void*)slice_address(s);
+    return large_publish(s, *zeroed);
 }
 
 WEIR_FN void large_free(struct slice* s) {
     sub_relaxed(&span_totals.large, s->bytes);
     add_relaxed(&heap_totals.large_frees, 1);
     span_free(s);
+    release_poke();
 }
 
 static void* large_set_bytes(struct slice* s, size_t old_bytes, size_t bytes) {
     add_relaxed(&span_totals.large, bytes - old_bytes); /* wraps where it shrinks */
     s->bytes = bytes;
-    store_relaxed(&s->kind, (uint8_t)SLICE_LARGE); /* relaxed: neighbours ask only whether it is free */
-    return (void*)slice_address(s);
+    return large_publish(s, false);
 }
 
 WEIR_FN void* large_realloc(struct slice* s, size_t size) {
@@ -44,10 +68,13 @@ WEIR_FN void* large_realloc(struct slice* s, size_t size) {
     size_t slices = large_slices(bytes);
     size_t old_bytes = s->bytes;
     /* A moved span keeps its slices, so that its mapping stays one piece: it shrinks by moving. */
+    large_tail_take(s);
     bool wasteful = (s->flags & SLICE_MOVED) != 0 && slices < s->span_slices / 2;
     if (!wasteful && span_resize(s, slices)) return large_set_bytes(s, old_bytes, bytes);
     size_t content = bytes < old_bytes ? bytes : old_bytes;
-    if (content < MOVE_MIN) return NULL;
-    struct slice* to = span_move(s, slices, content); /* frees s, whose record may be gone then */
-    return to == NULL ? NULL : large_set_bytes(to, old_bytes, bytes);
+    struct slice* to = NULL;
+    if (content >= MOVE_MIN) to = span_move(s, slices, content); /* frees s, whose record may be gone then */
+    if (to != NULL) return large_set_bytes(to, old_bytes, bytes);
+    large_publish(s, false);
+    return NULL;
 }

@@ -10,8 +10,10 @@
 #include "core/options.h"
 #include "core/report.h"
 #include "heap/available.h"
+#include "heap/exposure.h"
 #include "heap/full.h"
 #include "heap/slab.h"
+#include "page/release.h"
 #include "page/span.h"
 
 /* Partly used slabs of ended threads, per class. Sync: heaps_lock; the heads are also read relaxed, to
@@ -27,44 +29,59 @@ static bool turn_is_checked(struct heap* h) {
     return true;
 }
 
-/* The owner's list is about to be used: check it when its turn has come. False: reported, list lost. */
-static bool slab_check_list(struct heap* h, struct slice* s, block_t* first, const char* call) {
-    uint32_t until = s->until;
-    uint32_t count = s->carved - until;
-    bool overrun = until > s->carved;
+/* A list of `count` blocks that is in nobody's hands is about to be used: check it when its turn has come.
+ * False: reported, and its blocks count as in use. */
+static bool list_check(struct heap* h, struct slice* s, block_t* first, uint32_t count, const char* call) {
+    bool overrun = count > s->built;
     if (weir_likely(!overrun) && !turn_is_checked(h)) return true;
-    /* Out of the slab's hands while it is looked at: a handler of the abort may allocate. */
-    slab_forget_free(s);
-    if (overrun) core_report("double-free", REPORT_FREED, first, call);
-    if (overrun || slab_walk(s, first, count, call) == NULL) return false;
-    s->free = first;
-    store_relaxed(&s->until, until);
+    if (overrun) {
+        core_report("double-free", REPORT_FREED, first, call);
+        slab_forget_free(s);
+        return false;
+    }
+    uint32_t used = slab_used(s);
+    slab_count(s, used + count, used + count, s->built);
+    if (slab_walk(s, first, count, call) == NULL) return false;
+    slab_count(s, used, used, s->built);
     return true;
 }
 
+/* The blocks of a list, which is in nobody's hands, become the bin's. */
 static void bin_fill(struct heap* h, unsigned c, struct slice* s, block_t* first, uint32_t count) {
+    exposure_arm(h, s, slab_used(s) + count);
     h->bins[c].head = first;
     h->bins[c].base = slice_address(s);
     store_relaxed(&h->handed_out, h->handed_out + count);
 }
 
-/* checks=full: get slab s a free block on its own list. False: the slab is full. */
-static bool slab_stock(struct slice* s) {
+/* What the pages of slab s have: a page's list, or new blocks. `clean`: also on pages that are not resident.
+ */
+static block_t* slab_supply(struct slice* s, bool clean, bool* fresh, uint32_t* count) {
+    block_t* first = slab_take_sorted(s, count);
+    *fresh = first == NULL;
+    if (first == NULL) first = slab_build(s, clean, count);
+    return first;
+}
+
+/* checks=full: get slab s a free block on its own list. False: the slab has none. */
+static bool slab_stock(struct slice* s, bool clean) {
     slab_collect(s, "malloc");
     if (s->free == NULL) {
         uint32_t count;
-        s->free = slab_build(s, &count);
-        full_seal_list(s, s->free);
+        bool fresh;
+        s->free = slab_supply(s, clean, &fresh, &count);
+        if (fresh) full_seal_list(s, s->free);
     }
     return s->free != NULL;
 }
 
 /* The owner's list of slab s becomes the bin's. False: reported, list lost. */
-static bool slab_turn_over(struct heap* h, unsigned c, struct slice* s, block_t* first, const char* call) {
-    if (!slab_check_list(h, s, first, call)) return false;
-    uint32_t count = s->carved - s->until;
-    s->free = NULL;
-    store_relaxed(&s->until, s->carved);
+static bool slab_turn_over(struct heap* h, unsigned c, struct slice* s, const char* call) {
+    uint32_t count = slab_unsorted(s);
+    block_t* first = s->free;
+    s->free = NULL; /* out of the slab's hands while it is looked at: a handler of the abort may allocate */
+    exposure_clear(h, s);
+    if (!list_check(h, s, first, count, call)) return false;
     bin_fill(h, c, s, first, count);
     return true;
 }
@@ -73,10 +90,11 @@ static bool slab_turn_over(struct heap* h, unsigned c, struct slice* s, block_t*
  * turns the slab's next page joins it. */
 static void slab_widen(struct slice* s) {
     enum { few = 16, often = 8, small = SMALL_MAX };
-    if (s->carved >= few || slab_class(s)->bytes > small || ++s->turns < often) return;
+    if (s->built >= few || slab_class(s)->bytes > small || ++s->turns < often) return;
     s->turns = 0;
     uint32_t count;
-    block_t* first = slab_build(s, &count);
+    bool fresh;
+    block_t* first = slab_supply(s, true, &fresh, &count);
     if (first == NULL) return;
     block_t* last = first;
     while (last->next != NULL) last = last->next;
@@ -84,20 +102,28 @@ static void slab_widen(struct slice* s) {
     s->free = first;
 }
 
-/* Fill the bin from slab s. False: the slab is full. */
-static bool slab_fill_bin(struct heap* h, unsigned c, struct slice* s) {
-    if (full_is_on()) return slab_stock(s);
+/* Fill the bin from slab s. False: the slab is full, or what it has left is not resident and `clean` not
+ * set. */
+static bool slab_fill(struct heap* h, unsigned c, struct slice* s, bool clean) {
+    if (full_is_on()) return slab_stock(s, clean);
     slab_collect(s, "malloc");
     if (s->free != NULL) {
         slab_widen(s);
-        if (slab_turn_over(h, c, s, s->free, "malloc")) return true;
+        if (slab_turn_over(h, c, s, "malloc")) return true;
     }
     uint32_t count;
-    block_t* first = slab_build(s, &count);
-    if (first == NULL) return false;
-    store_relaxed(&s->until, s->until + count);
+    bool fresh;
+    block_t* first = slab_supply(s, clean, &fresh, &count);
+    if (first == NULL || (!fresh && !list_check(h, s, first, count, "malloc"))) return false;
     bin_fill(h, c, s, first, count);
     return true;
+}
+
+static bool slab_fill_bin(struct heap* h, unsigned c, struct slice* s, bool clean) {
+    slab_change(s);
+    bool filled = slab_fill(h, c, s, clean);
+    slab_changed();
+    return filled;
 }
 
 static struct slice* orphan_take(struct heap* h, unsigned c) {
@@ -110,6 +136,7 @@ static struct slice* orphan_take(struct heap* h, unsigned c) {
         slab_list_remove(&orphans[c], s);
         s->flags &= (uint8_t)~SLICE_ORPHAN;
         store_relaxed(&s->owner, h->owner_word);
+        exposure_gain(h, s);
     }
     os_lock_give(&heaps_lock);
     return s;
@@ -128,10 +155,12 @@ WEIR_FN void orphan_put(struct slice* s) {
     orphan_unlist(s);
     for (;;) {
         slab_collect(s, "free");
-        if (s->until == 0) {
+        if (slab_used(s) == 0) {
             slab_release(s);
             return;
         }
+        slab_sort(s, "free"); /* what it has free is to be seen by the release pass */
+        slab_count(s, slab_used(s), slab_used(s), s->built);
         os_lock_take(&heaps_lock);
         s->flags |= SLICE_ORPHAN;
         slab_list_push(&orphans[s->size_class], s);
@@ -158,6 +187,7 @@ WEIR_FN void orphans_forget(void) {
 WEIR_FN void heap_adopt(struct heap* h, struct slice* s) {
     orphan_unlist(s);
     store_relaxed(&s->owner, h->owner_word);
+    exposure_gain(h, s);
     available_put(h, s, "free");
 }
 
@@ -174,13 +204,13 @@ static void active_drop(struct heap* h, unsigned c) {
 static bool active_is_idle(const struct heap* h, unsigned c) {
     enum { look = 64 };
     const struct slice* s = h->active[c];
-    if (s == NULL || s->until > look) return false;
+    if (s == NULL || slab_used(s) > look) return false;
     uint32_t waiting = 0;
-    for (const block_t* p = h->bins[c].head; p != NULL && waiting <= s->until; p = p->next) {
+    for (const block_t* p = h->bins[c].head; p != NULL && waiting <= slab_used(s); p = p->next) {
         if (!slab_holds_block(s, p)) return false; /* written to: the next malloc reports it */
         waiting++;
     }
-    return waiting == s->until;
+    return waiting == slab_used(s);
 }
 
 /* Let go of the active slabs none of whose blocks is in use. */
@@ -192,24 +222,27 @@ static void kept_release(struct heap* h, const struct slice* except) {
         if (!active_is_idle(h, c)) continue;
         bin_return(h, c, "free");
         active_drop(h, c);
-        if (s->until == 0)
-            slab_release(s);
-        else
-            available_put(h, s, "free"); /* the bin's list was written to, and reported */
+        available_put(h, s, "free"); /* which releases it, unless the bin's list was written to */
     }
     h->kept_bytes = 0;
 }
 
+static struct slice* slab_new(struct heap* h, unsigned c) {
+    struct slice* s = slab_make(h, c);
+    if (s != NULL) exposure_gain(h, s);
+    return s;
+}
+
 static struct slice* slab_next(struct heap* h, unsigned c) {
-    struct slice* s = available_take(h, c);
+    struct slice* s = available_take(h, c, false);
     if (s == NULL) s = orphan_take(h, c);
     if (s != NULL) return s;
-    if ((h->slow_calls & 63) == 0) available_sweep(h, "malloc");
-    s = slab_make(h, c);
+    if ((h->slow_calls & 63) == 0) available_sweep(h, false, "malloc");
+    s = slab_new(h, c);
     if (s != NULL) return s;
     /* No memory: what this thread still holds for others and for itself may make room. */
     heap_collect();
-    return slab_make(h, c);
+    return slab_new(h, c);
 }
 
 /* What need not be done at each refill. */
@@ -218,6 +251,25 @@ static void refill_chores(struct heap* h) {
     if ((h->slow_calls & 15) == 0) outbox_flush_all(h);
     if ((h->slow_calls & 1023) == 0) kept_release(h, NULL);
     if (heap_tick_hook != NULL) heap_tick_hook();
+    release_poke();
+}
+
+/* The active slab has nothing free that is resident. */
+static bool refill_beyond(struct heap* h, unsigned c, struct slice* s) {
+    struct slice* other = available_take(h, c, true);
+    if (other != NULL) {
+        active_drop(h, c);
+        available_put(h, s, "malloc");
+        h->active[c] = other;
+        return slab_fill_bin(h, c, other, false);
+    }
+    if (slab_fill_bin(h, c, s, true)) return true;
+    active_drop(h, c);
+    exposure_lose(h, s);
+    if (slab_disown(s)) return false;
+    exposure_gain(h, s);
+    h->active[c] = s;
+    return false;
 }
 
 WEIR_FN bool refill(struct heap* h, unsigned c) {
@@ -225,9 +277,7 @@ WEIR_FN bool refill(struct heap* h, unsigned c) {
     for (;;) {
         struct slice* s = h->active[c];
         if (s == NULL && (s = h->active[c] = slab_next(h, c)) == NULL) return false;
-        if (slab_fill_bin(h, c, s)) return true;
-        active_drop(h, c);
-        if (!slab_disown(s)) h->active[c] = s;
+        if (slab_fill_bin(h, c, s, false) || refill_beyond(h, c, s)) return true;
     }
 }
 
@@ -239,7 +289,7 @@ WEIR_FN void bin_return(struct heap* h, unsigned c, const char* call) {
     uint32_t count = 0;
     block_t* last = NULL;
     for (block_t* p = first; p != NULL; p = p->next) {
-        if (!slab_holds_block(s, p) || count == s->until) {
+        if (!slab_holds_block(s, p) || count == slab_used(s)) {
             core_report("corrupt-list", REPORT_WRITTEN, last != NULL ? last : p, call);
             return; /* the blocks stay counted as in use */
         }
@@ -248,16 +298,46 @@ WEIR_FN void bin_return(struct heap* h, unsigned c, const char* call) {
     }
     last->next = s->free;
     s->free = first;
-    store_relaxed(&s->until, s->until - count);
+    slab_recount_used(s, slab_used(s) - count);
     store_relaxed(&h->handed_out, h->handed_out - count);
+}
+
+/* All blocks of the slab came back: it goes, its list checked when its turn has come. */
+static void slab_drained(struct heap* h, struct slice* s) {
+    unsigned c = s->size_class;
+    bool active = h->active[c] == s;
+    block_t* first = s->free;
+    uint32_t count = slab_unsorted(s);
+    s->free = NULL;
+    if (count != 0 && !list_check(h, s, first, count, "free")) return;
+    if (!active) {
+        available_release(h, s);
+        return;
+    }
+    active_drop(h, c);
+    exposure_lose(h, s);
+    slab_release(s);
 }
 
 WEIR_FN void heap_free_last(block_t* p, struct slice* s) {
     struct heap* h = heap_self();
     unsigned c = s->size_class;
     weir_assert(s->free == p);
+    (void)p;
+    slab_change(s);
+    if (s->rest != 0) {
+        slab_collect(s, "free"); /* while the countdown is at its end nobody steals the slab */
+        if (slab_used(s) != 0) {
+            exposure_due(h, s);
+            slab_changed();
+            release_poke();
+            return;
+        }
+    }
     if (h->active[c] != s) {
-        if (slab_check_list(h, s, p, "free")) available_release(h, s);
+        slab_changed();
+        slab_drained(h, s);
+        release_poke();
         return;
     }
     /* The active slab stays, its blocks back in the bin, so that a lone block that comes and goes costs no
@@ -266,13 +346,14 @@ WEIR_FN void heap_free_last(block_t* p, struct slice* s) {
         size_t built = slab_built_bytes(s);
         if (h->kept_bytes + built > KEPT_BYTES_MAX) kept_release(h, s);
         if (built > KEPT_BYTES_MAX) {
-            if (!slab_check_list(h, s, p, "free")) return;
-            active_drop(h, c);
-            slab_release(s);
+            slab_changed();
+            slab_drained(h, s);
+            release_poke();
             return;
         }
         s->flags |= SLICE_KEPT;
         h->kept_bytes += built;
     }
-    if (!full_is_on()) slab_turn_over(h, c, s, p, "free");
+    if (!full_is_on()) slab_turn_over(h, c, s, "free");
+    slab_changed();
 }

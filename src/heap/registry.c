@@ -15,6 +15,7 @@
 #include "heap/refill.h"
 #include "heap/slab.h"
 #include "os/os.h"
+#include "page/release.h"
 #include "page/span.h"
 
 __attribute__((used)) WEIR_TLS_MODEL _Thread_local void* weir_thread_word = &heap_empty;
@@ -45,8 +46,13 @@ static void heap_reset(struct heap* h) {
         h->available[c] = NULL;
     }
     for (unsigned i = 0; i < OUTBOX_SLOTS; i++) h->outbox[i] = (struct outbox){0};
+    for (unsigned i = 0; i < EXPOSED_SLOTS; i++) h->exposed_slabs[i] = NULL;
     h->owner_word = (char*)h + (full_is_on() ? 1 : 0);
     h->kept_bytes = 0;
+    h->changing = NULL;
+    store_relaxed(&h->slab_bytes, (uint64_t)0);
+    store_relaxed(&h->slab_count, (uint64_t)0);
+    store_relaxed(&h->exposed, (uint64_t)0);
 }
 
 /* Under heaps_lock: move the figures of an ended heap to the totals and let another thread have it. */
@@ -75,7 +81,7 @@ static void heap_disband(struct heap* h, const char* call) {
             s->flags &= (uint8_t)~SLICE_KEPT;
             orphan_put(s);
         }
-        while ((s = available_take(h, c)) != NULL) orphan_put(s);
+        while ((s = available_take(h, c, false)) != NULL) orphan_put(s);
     }
     h->kept_bytes = 0;
 }
@@ -141,6 +147,7 @@ WEIR_FN struct heap* heap_attach(void) {
         started = true;
         core_options_start();
         region_start(core_options.reserve);
+        release_start(&heap_empty);
         full_start();
     }
     struct heap* h = heap_take(os_thread_id());
@@ -179,13 +186,14 @@ WEIR_FN void heap_collect(void) {
             available_put(h, s, "malloc_trim");
         }
     }
-    available_sweep(h, "malloc_trim");
+    available_sweep(h, true, "malloc_trim");
     h->kept_bytes = 0;
 }
 
 WEIR_FN struct heap* registry_first(void) { return load_acquire(&registry); }
 
-/* A signal handler may fork while the thread it interrupted holds the page lock. Waiting for a lock that
+/* A signal handler may fork while the thread it interrupted holds its heap's lock, the page lock or,
+ * returning memory, the release lock. Waiting for a lock that
  * is taken before that one could then be for ever, since its owner may wait for the page lock: such a
  * fork goes without it, and the child puts right what the lock's owner was doing. */
 static bool fork_take(struct os_lock* lock, bool may_wait) {
@@ -199,9 +207,10 @@ static bool fork_has_own_lock;   /* likewise */
 static struct heap* fork_heap;   /* likewise: whose lock that is; a handler may give the thread a heap */
 
 WEIR_FN void heap_fork_prepare(void) {
-    bool may_wait = !os_lock_is_mine(&page_lock);
-    bool have_heaps = fork_take(&heaps_lock, may_wait);
     struct heap* self = heap_self();
+    bool may_wait =
+        !os_lock_is_mine(&page_lock) && !os_lock_is_mine(&release_lock) && !os_lock_is_mine(&self->lock);
+    bool have_heaps = fork_take(&heaps_lock, may_wait);
     bool have_own = fork_take(&self->lock, may_wait);
     os_lock_take(&page_lock);
     fork_has_heaps_lock = have_heaps;
@@ -227,7 +236,7 @@ static void slab_leave_behind(struct slice* s, void* survivor) {
     if (owner == NULL && (load_relaxed(&s->remote) & REMOTE_UNOWNED) != 0) return;
     if (owner == self && self != &heap_empty && (fork_has_own_lock || self->active[s->size_class] == s))
         return;
-    slab_forget_free(s);
+    slab_forget_all(s);
     store_relaxed(&s->listed, (uint8_t)0);
     store_relaxed(&s->owner, NULL);
     store_release(&s->remote, REMOTE_UNOWNED);
@@ -261,8 +270,11 @@ WEIR_FN void heap_fork_child(void) {
     for (uint32_t row = 0; row < region_count; row++) store_relaxed(&regions[row].visitors, 0u);
     if (!fork_has_own_lock)
         for (unsigned c = 0; c < CLASS_COUNT; c++) self->available[c] = NULL;
+    if (self->changing != NULL) slab_forget_all(self->changing); /* its thread may never come back to it */
+    self->changing = NULL;
     if (self != &heap_empty) store_relaxed(&self->tid, os_thread_id());
     registry_process = os_process_id();
+    release_fork_child();
     fork_has_heaps_lock = fork_has_own_lock = true;
     heap_fork_parent();
 }

@@ -6,6 +6,7 @@
 
 #include "core/report.h"
 #include "heap/available.h"
+#include "page/hole.h"
 #include "page/span.h"
 
 WEIR_FN struct slice* slab_make(struct heap* h, unsigned c) {
@@ -14,20 +15,29 @@ WEIR_FN struct slice* slab_make(struct heap* h, unsigned c) {
     struct slice* s = span_alloc(k->slices, 1, &zeroed);
     if (s == NULL) return NULL;
     s->free = NULL;
-    store_relaxed(&s->until, (uint32_t)0); /* available_steal may be looking, from an earlier life */
-    s->carved = 0;
+    /* Atomic: a thread that gave a block of the memory's earlier life may still be looking. */
+    store_relaxed(&s->counts, (uint64_t)0);
     store_relaxed(&s->remote, (uint64_t)0);
     s->turns = 0;
     store_relaxed(&s->listed, (uint8_t)0);
     s->size_class = (uint8_t)c;
     s->small_class = (int8_t)(c < SMALL_CLASSES ? (int)c : -1);
-    for (uint32_t i = 1; i < k->slices; i++) {
-        store_relaxed(&s[i].kind, (uint8_t)SLICE_SLAB_REST);
+    struct slice_pages* pages = slice_pages(s);
+    for (uint32_t i = 0; i < k->slices; i++) {
+        for (unsigned p = 0; p < SLICE_PAGES_MAX; p++) pages[i].head[p] = pages[i].used[p] = 0;
+        pages[i].cross = pages[i].listed = 0;
+        s[i].region = s->region;
+        hole_start(s + i, hole_all(), zeroed);
+        if (i == 0) continue;
         s[i].back = i;
         store_relaxed(&s[i].owner, NULL);
+        store_release(&s[i].kind, (uint8_t)SLICE_SLAB_REST); /* publishes its pages to the release pass */
     }
-    store_release(&s->kind, (uint8_t)SLICE_SLAB); /* publishes the record to the census */
+    pages->sorted = pages->charged = 0;
+    store_release(&s->kind, (uint8_t)SLICE_SLAB); /* publishes the record to the census and the pass */
     store_release(&s->owner, h->owner_word);      /* publishes the record to available_steal */
+    if (!zeroed)
+        for (uint32_t i = 0; i < k->slices; i++) hole_publish(s + i);
     return s;
 }
 
@@ -35,27 +45,6 @@ WEIR_FN void slab_release(struct slice* s) {
     for (uint32_t i = 1; i < s->span_slices; i++) store_relaxed(&s[i].kind, (uint8_t)SLICE_NONE);
     store_relaxed(&s->owner, NULL);
     span_free(s);
-}
-
-WEIR_FN block_t* slab_build(struct slice* s, uint32_t* count) {
-    enum { step = 4096 };
-    const struct size_class* k = slab_class(s);
-    uint32_t room = k->capacity - s->carved;
-    size_t offset = (size_t)s->carved * k->bytes;
-    size_t n = (align_up(offset + 1, step) - offset + k->bytes - 1) / k->bytes;
-    if (n > room) n = room;
-    *count = (uint32_t)n;
-    if (n == 0) return NULL;
-    char* first = (char*)slice_address(s) + offset;
-    block_t* p = (block_t*)(void*)first;
-    for (size_t i = 1; i < n; i++) {
-        block_t* next = (block_t*)(void*)(first + i * k->bytes);
-        p->next = next;
-        p = next;
-    }
-    p->next = NULL;
-    store_relaxed(&s->carved, s->carved + (uint32_t)n);
-    return (block_t*)(void*)first;
 }
 
 WEIR_FN bool slab_holds_block(const struct slice* s, const void* p) {
@@ -103,8 +92,9 @@ WEIR_FN block_t* slab_walk(const struct slice* s, block_t* first, uint32_t count
 }
 
 WEIR_FN void slab_forget_free(struct slice* s) {
+    uint32_t used = s->built - slice_pages(s)->sorted;
     s->free = NULL;
-    store_relaxed(&s->until, s->carved);
+    slab_count(s, used, used, s->built);
 }
 
 WEIR_FN void slab_collect(struct slice* s, const char* call) {
@@ -113,7 +103,8 @@ WEIR_FN void slab_collect(struct slice* s, const char* call) {
     uint64_t word = xchg_acquire(&s->remote, 0);
     uint32_t count = remote_count(word);
     block_t* first = (block_t*)(slice_address(s) + (((word & REMOTE_FIRST) - 1) * GRANULE));
-    if (count > s->until) {
+    uint32_t used = slab_used(s);
+    if (count > used) {
         core_report("double-free", REPORT_FREED, first, call);
         return;
     }
@@ -121,7 +112,7 @@ WEIR_FN void slab_collect(struct slice* s, const char* call) {
     if (last == NULL) return; /* reported; the blocks stay counted as in use */
     last->next = s->free;
     s->free = first;
-    store_relaxed(&s->until, s->until - count);
+    slab_recount_used(s, used - count);
 }
 
 WEIR_FN bool slab_disown(struct slice* s) {

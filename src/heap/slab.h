@@ -10,6 +10,10 @@
  * release that publishes the whole record; whoever clears it by compare-and-swap, with acquire, is the
  * new owner. So a thread that sleeps for good never keeps a full slab from being used again.
  *
+ * A block is in one of four states: in use; on the slab's list `free`, where frees put it; sorted, on the
+ * list of the OS page where it starts; or unbuilt, because a page that it touches is a hole. The countdown
+ * `until` makes the owner look at the slab now and then: see exposure.h.
+ *
  * SPDX-License-Identifier: Apache-2.0
  */
 #ifndef WEIR_HEAP_SLAB_H
@@ -26,16 +30,64 @@ WEIR_INLINE const struct size_class* slab_class(const struct slice* s) {
 }
 WEIR_INLINE uint32_t remote_count(uint64_t word) { return (uint32_t)((word & ~REMOTE_UNOWNED) >> 32); }
 
-WEIR_INLINE size_t slab_built_bytes(const struct slice* s) {
-    return (size_t)s->carved * slab_class(s)->bytes;
+/* The word of the three counts, for those who look without being the owner: `until` counts down in it by
+ * itself, all else changes in one store. */
+WEIR_INLINE uint32_t counts_until(uint64_t counts) { return (uint32_t)counts; }
+WEIR_INLINE uint32_t counts_used(uint64_t counts) {
+    return (uint32_t)counts + (uint32_t)(counts >> 32 & 0xffff);
+}
+WEIR_INLINE uint32_t counts_built(uint64_t counts) { return (uint32_t)(counts >> 48); }
+static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "the order of the fields in `counts`");
+
+/* Owner: blocks in use, the bin's among them. */
+WEIR_INLINE uint32_t slab_used(const struct slice* s) { return s->until + s->rest; }
+/* Owner: blocks on `free`. */
+WEIR_INLINE uint32_t slab_unsorted(const struct slice* s) {
+    return s->built - slab_used(s) - slice_pages(s)->sorted;
+}
+/* Owner: that many blocks are in use, and the owner looks again after `frees` frees. */
+WEIR_INLINE void slab_count(struct slice* s, uint32_t used, uint32_t frees, uint32_t built) {
+    uint32_t until = used < frees ? used : frees;
+    store_relaxed(&s->counts, until | (uint64_t)(used - until) << 32 | (uint64_t)built << 48);
+}
+WEIR_INLINE void slab_set_built(struct slice* s, uint32_t built) {
+    store_relaxed(&s->counts, (s->counts & 0xffffffffffffull) | (uint64_t)built << 48);
+}
+/* The same as slab_count, with the countdown as it was as far as it can be. */
+WEIR_INLINE void slab_recount_used(struct slice* s, uint32_t used) {
+    uint32_t left = s->until;
+    slab_count(s, used, left, s->built);
 }
 
-/* A new slab of class c for heap h, without a block built; NULL: no memory. */
+WEIR_INLINE size_t slab_built_bytes(const struct slice* s) { return (size_t)s->built * slab_class(s)->bytes; }
+
+/* Between these, the slab's lists and counts need not agree. A signal handler that forks then leaves its
+ * child a slab that is half changed, and the child is to know which. */
+WEIR_INLINE void slab_change(struct slice* s) {
+    struct heap* h = heap_self();
+    if (h != &heap_empty) h->changing = s; /* a thread that ends keeps nothing for a child */
+    __atomic_signal_fence(__ATOMIC_SEQ_CST);
+}
+WEIR_INLINE void slab_changed(void) {
+    __atomic_signal_fence(__ATOMIC_SEQ_CST);
+    if (heap_self() != &heap_empty) heap_self()->changing = NULL;
+}
+
+/* A new slab of class c for heap h, all of whose pages are holes; NULL: no memory. */
 WEIR_FN struct slice* slab_make(struct heap* h, unsigned c);
 /* Give the slab's memory back to the page layer. No block of it is in use; it is on no list. */
 WEIR_FN void slab_release(struct slice* s);
-/* Build the next OS page's worth of blocks; returns the first, *count their number (0: no room). */
-WEIR_FN block_t* slab_build(struct slice* s, uint32_t* count);
+/* Build the blocks of the lowest hole (for blocks of a page and more: of the lowest unbuilt block), dirty
+ * ones before clean ones, and clean ones only if `clean`. Returns the first, linked, *count their number
+ * (0: none). They count as built and, until they are put somewhere, as on `free`. */
+WEIR_FN block_t* slab_build(struct slice* s, bool clean, uint32_t* count);
+/* The list of the page with the fewest free blocks; NULL: none is sorted. They count as on `free`. */
+WEIR_FN block_t* slab_take_sorted(struct slice* s, uint32_t* count);
+/* Owner, with no thread that could steal the slab: sort what is on `free`, and make holes of the pages that
+ * no block touches any more. False: reported, blocks lost. */
+WEIR_FN bool slab_sort(struct slice* s, const char* call);
+/* A lower bound of the frees after which a page without blocks may appear. */
+WEIR_FN uint32_t slab_frees_to_hole(const struct slice* s);
 /* Whether p is where a block of the slab starts. */
 WEIR_FN bool slab_holds_block(const struct slice* s, const void* p);
 /* Walk a list that must have `count` blocks of the slab and then end. Returns the last one, or NULL
@@ -50,9 +102,10 @@ WEIR_FN bool slab_disown(struct slice* s);
 WEIR_FN bool slab_push_remote(struct slice* s, block_t* first, block_t* last, uint32_t count);
 /* Take an unowned slab; false: somebody else did. */
 WEIR_FN bool slab_claim(struct slice* s);
-/* All of the slab's free blocks are lost to it from now on: after a report that lets the program go on,
- * and for slabs of threads that fork left behind. */
+/* The blocks on `free` are lost to the slab from now on: after a report that lets the program go on. */
 WEIR_FN void slab_forget_free(struct slice* s);
+/* All of the slab's built blocks count as in use: of a slab whose owner a fork left behind. */
+WEIR_FN void slab_forget_all(struct slice* s);
 
 /* Lists of slabs, linked through the records. */
 WEIR_FN void slab_list_push(struct slice** head, struct slice* s);

@@ -13,7 +13,7 @@
 #include "base/compiler.h"
 #include "os/os.h"
 
-enum lock_rank { LOCK_HEAPS = 1, LOCK_HEAP = 2, LOCK_PAGES = 3 };
+enum lock_rank { LOCK_HEAPS = 1, LOCK_HEAP = 2, LOCK_RELEASE = 3, LOCK_PAGES = 4 };
 
 /*  owner == 0: free. nest: how often the owner has taken it again.
  *

@@ -11,6 +11,9 @@ WEIR_VAR struct page_root page_root;
 WEIR_VAR struct region regions[REGION_COUNT_MAX];
 WEIR_VAR uint32_t region_count;
 WEIR_VAR bool region_commit_strict;
+WEIR_VAR uint32_t page_shift = 12;
+
+enum { RECORD_BYTES = sizeof(struct slice) + sizeof(struct slice_pages) };
 
 /* Two-level map of the further regions: address >> 22 -> row + 1. A leaf covers 16 GiB.
  * Sync: written under the page lock; leaves are published with release and never freed, read with
@@ -62,21 +65,25 @@ WEIR_FN struct slice* slice_find(const void* p) {
     return region_slices(r) + index;
 }
 
-/* Lay a region's records out at its start and make the first of them accessible. */
+/* Lay a region's records out at its start and make the first of them accessible. The slices that hold the
+ * records have records of their own, but none for their pages. */
 static bool region_enter(struct region* r, void* base, size_t bytes) {
     size_t page = os_page_bytes();
     size_t slices = bytes >> SLICE_SHIFT;
-    size_t first = align_up(slices << SLICE_RECORD_SHIFT, SLICE_BYTES) >> SLICE_SHIFT;
+    size_t records = align_up(slices << SLICE_RECORD_SHIFT, SLICE_BYTES);
+    size_t first = (records + align_up(slices * sizeof(struct slice_pages), SLICE_BYTES)) >> SLICE_SHIFT;
     /* Enough for the record array's own slices and a first batch. */
     size_t record_bytes = align_up((first << SLICE_RECORD_SHIFT) + 4 * KIB, page);
-    if (record_bytes > first << SLICE_SHIFT) record_bytes = first << SLICE_SHIFT;
-    if (!os_commit(base, record_bytes)) return false;
+    if (record_bytes > records) record_bytes = records;
+    if (!os_commit(base, record_bytes) || !os_commit((char*)base + records, page)) return false;
     *r = (struct region){.base = (uintptr_t)base,
                          .slices = (uint32_t)slices,
                          .first = (uint32_t)first,
                          .frontier = (uint32_t)first,
                          .committed = (uint32_t)first,
-                         .record_bytes = record_bytes};
+                         .record_bytes = record_bytes,
+                         .pages = (uintptr_t)base + records - first * sizeof(struct slice_pages),
+                         .pages_bytes = page};
     return true;
 }
 
@@ -100,6 +107,7 @@ static void region_publish(void) {
 
 WEIR_FN void region_start(uint64_t wanted) {
     region_commit_strict = os_overcommit_is_strict();
+    page_shift = bit_high(os_page_bytes());
     region_count = 1; /* row 0 is the primary region's, there or not */
     uint64_t bytes = wanted != 0 ? align_up(wanted, REGION_GRANULE) : region_probe();
     for (; bytes >= REGION_GRANULE; bytes = align_down(bytes / 2, REGION_GRANULE)) {
@@ -118,7 +126,7 @@ WEIR_FN struct region* region_add(uint32_t slices) {
     uint32_t row = 1;
     while (row < region_count && regions[row].base != 0) row++;
     if (row == REGION_COUNT_MAX) return NULL;
-    size_t records = align_up(((size_t)slices + 64) << SLICE_RECORD_SHIFT, SLICE_BYTES);
+    size_t records = ((size_t)slices + 128) * RECORD_BYTES + (size_t)2 * SLICE_BYTES;
     size_t least = align_up(((size_t)slices << SLICE_SHIFT) + records, REGION_GRANULE);
     size_t bytes = (64 * MIB) << (row < 256 ? row / 16 : 16);
     /* Where address space is scarce, each region is small, so that it can go back when it is free. */
@@ -165,18 +173,27 @@ static bool region_commit(struct region* r, uint32_t need) {
     return true;
 }
 
+/* Make an array of records, of which *bytes are accessible, accessible to `need` bytes at least. */
+static bool region_extend_records(uintptr_t start, size_t* bytes, size_t need, size_t most) {
+    if (need <= *bytes) return true;
+    size_t step = region_commit_strict ? os_page_bytes() : 64 * KIB;
+    size_t target = align_up(need, step);
+    if (target > most) target = most;
+    if (!os_commit((void*)(start + *bytes), target - *bytes)) return false;
+    *bytes = target;
+    return true;
+}
+
 WEIR_FN bool region_extend(struct region* r, uint32_t count) {
     if (r->base == 0 || count > r->slices - r->frontier) return false;
     uint32_t end = r->frontier + count;
+    uintptr_t pages_start = r->pages + r->first * sizeof(struct slice_pages);
+    uintptr_t pages_end = r->base + ((uintptr_t)r->first << SLICE_SHIFT);
     size_t records = (size_t)end << SLICE_RECORD_SHIFT;
-    if (records > r->record_bytes) {
-        size_t step = region_commit_strict ? os_page_bytes() : 64 * KIB;
-        size_t target = align_up(records, step);
-        if (target > (size_t)r->first << SLICE_SHIFT) target = (size_t)r->first << SLICE_SHIFT;
-        if (!os_commit((void*)(r->base + r->record_bytes), target - r->record_bytes)) return false;
-        r->record_bytes = target;
-        if (r == &regions[0]) region_publish();
-    }
+    size_t pages = (end - r->first) * sizeof(struct slice_pages);
+    if (!region_extend_records(pages_start, &r->pages_bytes, pages, pages_end - pages_start)) return false;
+    if (!region_extend_records(r->base, &r->record_bytes, records, pages_start - r->base)) return false;
+    if (r == &regions[0]) region_publish();
     if (end > r->committed && !region_commit(r, end)) return false;
     store_relaxed(&r->frontier, end); /* relaxed: see slice_find */
     return true;
@@ -188,11 +205,17 @@ WEIR_FN void region_trim(void) {
     uint32_t keep = r->frontier;
     if (keep >= r->slices) return;
     os_unmap((void*)(r->base + ((uintptr_t)keep << SLICE_SHIFT)), (size_t)(r->slices - keep) << SLICE_SHIFT);
-    size_t records_end = (size_t)r->first << SLICE_SHIFT;
+    uintptr_t pages_start = r->pages + r->first * sizeof(struct slice_pages);
+    size_t records_end = pages_start - r->base;
     size_t records_keep = align_up((size_t)keep << SLICE_RECORD_SHIFT, os_page_bytes());
     if (records_keep < r->record_bytes) records_keep = r->record_bytes;
     r->committed = keep;
     r->slices = keep;
     region_publish();
     if (records_keep < records_end) os_unmap((void*)(r->base + records_keep), records_end - records_keep);
+    uintptr_t pages_end = r->base + ((uintptr_t)r->first << SLICE_SHIFT);
+    size_t pages_keep = align_up((keep - r->first) * sizeof(struct slice_pages), os_page_bytes());
+    if (pages_keep < r->pages_bytes) pages_keep = r->pages_bytes;
+    if (pages_keep < pages_end - pages_start)
+        os_unmap((void*)(pages_start + pages_keep), pages_end - pages_start - pages_keep);
 }

@@ -33,6 +33,8 @@ struct region {
     uint32_t committed;  /* slices below are accessible, unless a free span says otherwise */
     uint32_t live;       /* slices in spans that are not free */
     size_t record_bytes; /* of the record array, accessible */
+    uintptr_t pages;     /* where the array of struct slice_pages starts, behind the records */
+    size_t pages_bytes;  /* of it, accessible */
     uint32_t visitors;   /* threads that may still look at records of slabs they gave their last block to;
                           * Sync: atomic, see span_free */
 };
@@ -48,6 +50,19 @@ WEIR_INLINE uintptr_t slice_address(const struct slice* s) {
 WEIR_INLINE uint32_t slice_index(const struct slice* s) {
     return (uint32_t)(s - region_slices(&regions[s->region]));
 }
+
+/* What is known of the slice's OS pages; its record lies below the region's frontier. */
+WEIR_INLINE struct slice_pages* slice_pages(const struct slice* s) {
+    return (struct slice_pages*)regions[s->region].pages + slice_index(s);
+}
+/* The slice that the OS page records belong to, in region `row`. */
+WEIR_INLINE struct slice* slice_of_pages(const struct region* r, const struct slice_pages* pages) {
+    return region_slices(r) + (pages - (const struct slice_pages*)r->pages);
+}
+
+/* log2 of an OS page's bytes, and the number of them in a slice. Set by region_start. */
+WEIR_VAR_DECL uint32_t page_shift;
+WEIR_INLINE uint32_t slice_page_count(void) { return SLICE_BYTES >> page_shift; }
 
 /* Record of the slice that holds p; NULL: foreign, or behind a region's frontier, where records may not be
  * read. */

@@ -36,7 +36,7 @@ enum { SLICE_MOVED = 1u, SLICE_ORPHAN = 2u, SLICE_KEPT = 4u };
  *  Invariants, span at record s of n slices:
  *    s.span_slices == n;  s[i].kind in {NONE, SLAB_REST} for 0 < i < n (FREE: s[n-1].kind == FREE_END)
  *    SLAB_REST and FREE_END: s[i].back == i
- *    slab: until + blocks on `free` == carved <= capacity of its class
+ *    slab: used + blocks on `free` + sorted == built <= capacity of its class, used = until + rest
  *  Sync: the fields of a slab belong to its owner, who writes them with plain stores, but for `remote`
  *  (atomic) and `owner` (relaxed atomic: any thread compares it with itself, and only that thread ever
  *  stores that value; others may add a bit to it, which makes the compare fail). All other records and the
@@ -47,8 +47,14 @@ struct slice {
         void* free;   /* slab: blocks freed by the owner */
         size_t bytes; /* large: usable bytes */
     };
-    uint32_t until;     /* slab: frees by the owner until all carved blocks are back */
-    uint32_t carved;    /* slab: blocks ever built, from the first on */
+    union {
+        struct {
+            uint32_t until; /* slab: frees by the owner until it is to look at the slab; 0: none in use */
+            uint16_t rest;  /* slab: blocks in use that `until` does not count */
+            uint16_t built; /* slab: blocks in use or on a list */
+        };
+        uint64_t counts; /* the three at once, for those who look without being the owner */
+    };
     uint64_t remote;    /* slab: blocks freed by others; heap/slab.h */
     struct slice* next; /* list links: the owner's lists, or the free lists of spans */
     struct slice* prev;
@@ -69,5 +75,35 @@ struct slice {
     uint8_t domain;     /* opaque to page and heap: who may touch the blocks */
 };
 static_assert(sizeof(struct slice) == 64, "one cache line, found by a shift of 6");
+
+/* OS pages of a slice: 16 of 4 KiB, 4 of 16 KiB, 1 of 64 KiB. */
+enum { SLICE_PAGES_MAX = 16 };
+
+/* What is known of a slice's OS pages, one bit each, four masks in one word.
+ *   hole   no block is on it: its blocks wait to be built, and it may go back to the kernel at any time
+ *   clean  a hole that is not resident
+ *   old    a dirty hole that was one already when a release pass last looked; a clean one that was purged
+ *   busy   a hole that is being purged: its owner may not have it back just now */
+#define PAGES_CLEAN_SHIFT 16
+#define PAGES_OLD_SHIFT 32
+#define PAGES_BUSY_SHIFT 48
+#define PAGES_ALL 0xffffull
+
+/* Beside each slice's record, in an array of its own: read and written on slow paths alone.
+ *  Sync: `state` and `marked` atomic; `mark_next` belongs to the list of marked slices (page/hole.h); the
+ * rest to the owner of the slab. */
+struct slice_pages {
+    uint64_t state;
+    struct slice_pages* mark_next;
+    uint16_t head[SLICE_PAGES_MAX]; /* slab: first free block that starts on the page, in granules + 1 */
+    uint16_t used[SLICE_PAGES_MAX]; /* slab: blocks that start on the page, are built and not on its list */
+    uint16_t cross;                 /* slab: bit p: the block that reaches into page p from before is such */
+    uint16_t listed;                /* slab: bit p: head[p] != 0 */
+    uint16_t sorted;                /* slab, first slice: blocks on the pages' lists */
+    uint16_t charged; /* slab, first slice: blocks on `free` that its heap has counted as exposed */
+    uint16_t row;     /* region, once marked */
+    uint8_t marked;   /* on the list of marked slices */
+};
+static_assert(sizeof(struct slice_pages) == 96, "a slice's share of metadata is 160 bytes in 65536");
 
 #endif

@@ -10,6 +10,8 @@
 #include "base/atomic.h"
 #include "core/options.h"
 #include "os/os.h"
+#include "page/hole.h"
+#include "page/release.h"
 
 /* Any 32-bit number of slices has a bucket: the last one in use is 32 + (31 - 5) * 4 + 3. */
 enum { BUCKET_EXACT = 32, BUCKET_COUNT = 192, BUCKET_SCAN = 16 };
@@ -50,7 +52,8 @@ static void list_insert(struct slice* s, uint32_t slices, enum span_state state)
         end->region = s->region;
         end->back = slices - 1;
     }
-    if (state == SPAN_DIRTY) span_totals.dirty += (uint64_t)slices << SLICE_SHIFT;
+    if (state == SPAN_DIRTY)
+        store_relaxed(&span_totals.dirty, span_totals.dirty + ((uint64_t)slices << SLICE_SHIFT));
     if (state == SPAN_UNCOMMITTED) span_totals.uncommitted++;
 }
 
@@ -62,7 +65,10 @@ static void list_remove(struct slice* s) {
         s->prev->next = s->next;
     else if ((l->head[b] = s->next) == NULL)
         l->used[b / 64] &= ~(1ull << (b % 64));
-    if (s->state == SPAN_DIRTY) span_totals.dirty -= (uint64_t)s->span_slices << SLICE_SHIFT;
+    if (s->state == SPAN_DIRTY) {
+        store_relaxed(&span_totals.dirty, span_totals.dirty - ((uint64_t)s->span_slices << SLICE_SHIFT));
+        if (span_totals.dirty < span_totals.dirty_low) span_totals.dirty_low = span_totals.dirty;
+    }
     if (s->state == SPAN_UNCOMMITTED) span_totals.uncommitted--;
     store_relaxed(&s[s->span_slices - 1].kind, (uint8_t)SLICE_NONE);
     store_relaxed(&s->kind, (uint8_t)SLICE_NONE);
@@ -156,6 +162,7 @@ static struct slice* span_from_lists(size_t slices, size_t align_slices, bool* z
         struct slice* cut = span_cut(s, align_skip(s, align_slices), slices);
         if (cut == NULL) continue;
         *zeroed = state != SPAN_DIRTY;
+        if (*zeroed) release_refaulted(slices << SLICE_SHIFT);
         return cut;
     }
     return NULL;
@@ -201,6 +208,7 @@ static void span_retire_region(struct region* r) {
         i += s->span_slices;
         list_remove(s);
     }
+    hole_forget_region(r);
     region_drop(r);
 }
 
@@ -212,10 +220,73 @@ static void span_retire_idle(void) {
     }
 }
 
+/* Purge the last `slices` slices of a dirty free span, with the lock released meanwhile. From the end: what
+ * is allocated next is cut off its start. */
+static void span_purge_end(struct slice* s, uint32_t slices) {
+    uint32_t all = s->span_slices;
+    uint16_t region = s->region;
+    list_remove(s);
+    if (all > slices) list_insert(s, all - slices, SPAN_DIRTY);
+    s += all - slices;
+    s->region = region;
+    uintptr_t address = slice_address(s);
+    size_t bytes = (size_t)slices << SLICE_SHIFT;
+    uint64_t low = span_totals.dirty_low;
+    span_give_out(s, slices);
+    os_lock_give(&page_lock);
+    enum span_state state = SPAN_DIRTY;
+    /* Each uncommitted span is a mapping; past the bound its charge stays. */
+    add_relaxed(&release_totals.calls, 1);
+    if (region_commit_strict && load_relaxed(&span_totals.uncommitted) < core_options.map_count_max &&
+        os_cover((void*)address, bytes, false))
+        state = SPAN_UNCOMMITTED;
+    else if (os_purge((void*)address, bytes))
+        state = SPAN_CLEAN;
+    os_lock_take(&page_lock);
+    regions[s->region].live -= slices;
+    span_totals.live -= bytes;
+    if (state != SPAN_DIRTY)
+        add_relaxed(&span_totals.purged, bytes);
+    else if (span_totals.dirty_low < low)
+        span_totals.dirty_low += bytes; /* it was not needed, it only could not be purged */
+    store_relaxed(&s->kind, (uint8_t)SLICE_NONE);
+    list_merge(s, slices, state);
+}
+
+static struct slice* span_largest_dirty(void) {
+    const struct span_lists* l = &span_lists[SPAN_DIRTY];
+    for (unsigned word = BUCKET_COUNT / 64; word-- != 0;)
+        if (l->used[word] != 0) return l->head[word * 64 + bit_high(l->used[word])];
+    return NULL;
+}
+
+/* Purge the largest spans until `bytes` are purged. A span that the kernel would not take (locked memory)
+ * ends the attempt. */
+static bool span_purge_locked(uint64_t bytes) {
+    uint64_t start = span_totals.purged;
+    uint64_t left = bytes / SLICE_BYTES + (bytes % SLICE_BYTES != 0);
+    while (left != 0) {
+        struct slice* s = span_largest_dirty();
+        uint64_t purged = load_relaxed(&span_totals.purged);
+        if (s == NULL) break;
+        uint32_t slices = s->span_slices < left ? s->span_slices : (uint32_t)left;
+        span_purge_end(s, slices);
+        if (load_relaxed(&span_totals.purged) == purged) break;
+        left -= slices;
+    }
+    return load_relaxed(&span_totals.purged) != start;
+}
+
+/* Past the bound, half of it goes: one large purge instead of many small ones. */
+static void span_purge_excess(void) {
+    uint64_t most = release_dirty_max();
+    if (span_totals.dirty > most) span_purge_locked(span_totals.dirty - most / 2);
+}
+
 static struct slice* span_alloc_locked(size_t slices, size_t align_slices, bool* zeroed) {
     struct slice* s = span_try(slices, align_slices, zeroed);
     if (s != NULL) return s;
-    if (span_purge_all()) s = span_try(slices, align_slices, zeroed);
+    if (span_purge_locked(span_totals.dirty)) s = span_try(slices, align_slices, zeroed);
     if (s != NULL) return s;
     span_retire_idle();
     if (!span_is_plausible(slices)) return NULL;
@@ -233,48 +304,32 @@ WEIR_FN struct slice* span_alloc(size_t slices, size_t align_slices, bool* zeroe
     return s;
 }
 
-/* Purge one dirty span that is off the lists, with the lock released meanwhile. */
-static void span_purge_one(struct slice* s) {
-    uint32_t slices = s->span_slices;
-    uintptr_t address = slice_address(s);
-    size_t bytes = (size_t)slices << SLICE_SHIFT;
-    list_remove(s);
-    span_give_out(s, slices);
-    os_lock_give(&page_lock);
-    enum span_state state = SPAN_DIRTY;
-    /* Each uncommitted span is a mapping; past the bound its charge stays. */
-    if (region_commit_strict && load_relaxed(&span_totals.uncommitted) < core_options.map_count_max &&
-        os_cover((void*)address, bytes, false))
-        state = SPAN_UNCOMMITTED;
-    else if (os_purge((void*)address, bytes))
-        state = SPAN_CLEAN;
-    os_lock_take(&page_lock);
-    regions[s->region].live -= slices;
-    span_totals.live -= bytes;
-    if (state != SPAN_DIRTY) span_totals.purged += bytes;
-    store_relaxed(&s->kind, (uint8_t)SLICE_NONE);
-    list_merge(s, slices, state);
-}
-
-static struct slice* span_largest_dirty(void) {
-    const struct span_lists* l = &span_lists[SPAN_DIRTY];
-    for (unsigned word = BUCKET_COUNT / 64; word-- != 0;)
-        if (l->used[word] != 0) return l->head[word * 64 + bit_high(l->used[word])];
-    return NULL;
-}
-
-/* Purge the largest spans until at most `target` bytes are dirty. A span that the kernel would not take
- * (locked memory) ends the attempt. */
-static bool span_purge_down(uint64_t target) {
-    uint64_t before = span_totals.purged;
-    while (span_totals.dirty > target) {
-        struct slice* s = span_largest_dirty();
-        uint64_t purged = span_totals.purged;
-        if (s == NULL) break;
-        span_purge_one(s);
-        if (span_totals.purged == purged) break;
+/* Under the page lock, which is given up meanwhile: none of the span's holes is being purged any more. */
+static void span_settle(const struct slice* s) {
+    uint32_t slices = load_relaxed(&s->kind) == SLICE_SLAB ? s->span_slices : 1;
+    for (uint32_t i = 0; i < slices; i++) {
+        /* Acquire: pairs with the end of the purge. */
+        while (hole_busy(load_acquire(&slice_pages(s + i)->state)) != 0 && !os_lock_is_mine(&release_lock)) {
+            os_lock_give(&page_lock);
+            os_lock_take(&release_lock);
+            os_lock_give(&release_lock);
+            os_lock_take(&page_lock);
+        }
     }
-    return span_totals.purged != before;
+}
+
+/* Whether every page of a slab that is given back is clean; its holes are forgotten. */
+static bool span_take_holes(const struct slice* s) {
+    if (load_relaxed(&s->kind) != SLICE_SLAB && load_relaxed(&s->kind) != SLICE_LARGE) return false;
+    span_settle(s);
+    bool slab = load_relaxed(&s->kind) == SLICE_SLAB;
+    bool clean = slab;
+    for (uint32_t i = 0; i < (slab ? s->span_slices : 1); i++) {
+        uint64_t* state = &slice_pages(s + i)->state;
+        clean &= hole_clean(load_relaxed(state)) == hole_all();
+        store_relaxed(state, (uint64_t)0);
+    }
+    return clean;
 }
 
 WEIR_FN void span_free(struct slice* s) {
@@ -282,23 +337,23 @@ WEIR_FN void span_free(struct slice* s) {
     struct region* r = &regions[s->region];
     uint32_t slices = s->span_slices;
     weir_assert(slices != 0 && r->live >= slices);
-    r->live -= slices;
-    span_totals.live -= (uint64_t)slices << SLICE_SHIFT;
-    enum span_state state = SPAN_DIRTY;
+    enum span_state state = span_take_holes(s) ? SPAN_CLEAN : SPAN_DIRTY;
     if ((s->flags & SLICE_MOVED) != 0) span_totals.moved--;
     if ((s->flags & SLICE_MOVED) != 0 &&
         os_cover((void*)slice_address(s), (size_t)slices << SLICE_SHIFT, true)) {
         state = SPAN_CLEAN;
-        span_totals.purged += (uint64_t)slices << SLICE_SHIFT;
+        add_relaxed(&span_totals.purged, (uint64_t)slices << SLICE_SHIFT);
     }
+    r->live -= slices;
+    span_totals.live -= (uint64_t)slices << SLICE_SHIFT;
     store_relaxed(&s->kind, (uint8_t)SLICE_NONE);
     list_merge(s, slices, state);
     /* Acquire: pairs with the release by which a visitor leaves. One that comes gave no block yet, so that
      * the region is not free of live spans. */
     if (r != &regions[0] && r->live == 0 && load_acquire(&r->visitors) == 0)
         span_retire_region(r);
-    else if (span_totals.dirty > load_relaxed(&core_options.dirty_max))
-        span_purge_down(load_relaxed(&core_options.dirty_max) / 2);
+    else
+        span_purge_excess();
     os_lock_give(&page_lock);
 }
 
@@ -310,8 +365,7 @@ static void span_shrink(struct slice* s, uint32_t slices) {
     regions[s->region].live -= left;
     span_totals.live -= (uint64_t)left << SLICE_SHIFT;
     list_merge(rest, left, SPAN_DIRTY);
-    if (span_totals.dirty > load_relaxed(&core_options.dirty_max))
-        span_purge_down(load_relaxed(&core_options.dirty_max) / 2);
+    span_purge_excess();
 }
 
 static bool span_grow(struct slice* s, uint32_t slices) {
@@ -378,11 +432,19 @@ WEIR_FN struct slice* span_move(struct slice* s, size_t slices, size_t bytes) {
     return to;
 }
 
-WEIR_FN bool span_purge_all(void) {
+WEIR_FN bool span_purge(uint64_t bytes) {
     os_lock_take(&page_lock);
-    bool some = span_purge_down(0);
+    bool some = span_purge_locked(bytes);
     os_lock_give(&page_lock);
     return some;
+}
+
+WEIR_FN uint64_t span_window(void) {
+    os_lock_take(&page_lock);
+    uint64_t low = span_totals.dirty_low;
+    span_totals.dirty_low = span_totals.dirty;
+    os_lock_give(&page_lock);
+    return low;
 }
 
 WEIR_FN void* span_meta_alloc(size_t bytes) {

@@ -21,6 +21,7 @@ struct span_totals {
     uint64_t live;        /* in spans given out */
     uint64_t large;       /* usable bytes of large blocks; relaxed atomic, also changed without the lock */
     uint64_t dirty;       /* in free spans that may be resident */
+    uint64_t dirty_low;   /* the least that `dirty` was since span_window */
     uint64_t purged;      /* given back to the kernel since the start */
     uint64_t moved;       /* number of live spans that sit in a mapping of their own */
     uint64_t meta_unused; /* of spans for weir's own records, not yet given out */
@@ -31,15 +32,18 @@ WEIR_VAR_DECL struct span_totals span_totals;
 /* A span of `slices` slices whose address is a multiple of `align_slices` slices (a power of two), of
  * kind META until the caller says otherwise. *zeroed: its memory reads as zero. NULL: no memory. */
 WEIR_FN struct slice* span_alloc(size_t slices, size_t align_slices, bool* zeroed);
-/* Give a span back. Purges the largest dirty spans when more than dirty_max is dirty. */
+/* Give a span back. Purges the largest dirty spans when more than release_dirty_max() is dirty. */
 WEIR_FN void span_free(struct slice* s);
 /* Grow or shrink in place; false: the neighbour is in use, the span is as it was. */
 WEIR_FN bool span_resize(struct slice* s, size_t slices);
 /* Move a large span to a new one of `slices` slices by changing page tables. Returns the new span, with
  * the old one freed; NULL: not possible (the caller copies), nothing changed. `bytes` of content. */
 WEIR_FN struct slice* span_move(struct slice* s, size_t slices, size_t bytes);
-/* Purge all dirty spans. True: something was given back. */
-WEIR_FN bool span_purge_all(void);
+/* Purge dirty spans, the largest first, until `bytes` are purged or none is left. True: something was given
+ * back. */
+WEIR_FN bool span_purge(uint64_t bytes);
+/* A window ends: the bytes of dirty spans that were not needed during it. */
+WEIR_FN uint64_t span_window(void);
 /* `bytes` of zeroed memory for weir's own records, aligned to 64, never freed; NULL: no memory. */
 WEIR_FN void* span_meta_alloc(size_t bytes);
 /* Call `visit` for the first slice of every span of every region, under the page lock. */

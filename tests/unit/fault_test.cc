@@ -72,7 +72,7 @@ void life() {
         EXPECT_TRUE(span_check());
     }
     free_half(blocks, 0);
-    span_purge_all();
+    span_purge(UINT64_MAX);
     EXPECT_TRUE(span_check());
     // Others allocate, free ours, and end.
     for (int t = 0; t < 3; t++) {
@@ -95,7 +95,7 @@ void life() {
     for (Blocks* all : {&grown, &blocks})
         while (!all->all.empty()) free_counted(all->take(all->all.size() - 1));
     unit_collect();
-    span_purge_all();
+    span_purge(UINT64_MAX);
     EXPECT_TRUE(span_check());
     EXPECT_GE(unit_check_slabs(), 0);
 }

@@ -10,6 +10,8 @@
 #include "heap/census.h"
 #include "heap/heap.h"
 #include "heap/slab.h"
+#include "os/os.h"
+#include "page/hole.h"
 #include "page/span.h"
 
 void* unit_alloc(size_t size) { return heap_alloc(size); }
@@ -34,6 +36,7 @@ struct slice* unit_slice(const void* p) {
     struct slice* s = slice_find(p);
     return s != NULL && s->kind == SLICE_SLAB_REST ? s - s->back : s;
 }
+uint32_t unit_used(const struct slice* s) { return slab_used(s); }
 struct slice* unit_active(unsigned c) { return heap_self()->active[c]; }
 size_t unit_kept_bytes(void) { return heap_self()->kept_bytes; }
 size_t unit_kept_bytes_max(void) { return KEPT_BYTES_MAX; }
@@ -77,15 +80,76 @@ void unit_census_heap(const struct heap* h, struct unit_heap_figures* out) {
     *out = (struct unit_heap_figures){t.slabs, t.live_bytes, t.cached_bytes};
 }
 
-static void mark(unsigned char* seen, const struct slice* s, const block_t* p, const char** wrong) {
+enum { SEEN_FREE = 1, SEEN_SORTED = 2 };
+
+static void mark(unsigned char* seen, const struct slice* s, const block_t* p, unsigned as,
+                 const char** wrong) {
     if (!slab_holds_block(s, p)) {
         *wrong = "a list leaves the slab";
         return;
     }
-    uint32_t index = class_block_index(slab_class(s), (uintptr_t)p - slice_address(s));
-    if (index >= s->carved) *wrong = "a listed block was never built";
+    uint32_t index = (uint32_t)(((uintptr_t)p - slice_address(s)) / slab_class(s)->bytes);
     if (seen[index] != 0) *wrong = "a block is listed twice";
-    seen[index] = 1;
+    seen[index] = (unsigned char)as;
+}
+
+static bool is_hole(const struct slice* s, size_t page) {
+    size_t per_slice = SLICE_BYTES / os_page_bytes();
+    return (slice_pages(s)[page / per_slice].state >> page % per_slice & 1) != 0;
+}
+
+static bool is_built(const struct slice* s, size_t block) {
+    size_t page = os_page_bytes();
+    size_t bytes = slab_class(s)->bytes;
+    for (size_t g = block * bytes / page; g <= ((block + 1) * bytes - 1) / page; g++)
+        if (is_hole(s, g)) return false;
+    return true;
+}
+
+/* The pages' lists, and the counts and bits of each page against what the blocks say. */
+static const char* pages_wrong(const struct slice* s, unsigned char* seen) {
+    const char* wrong = NULL;
+    const struct slice_pages* pages = slice_pages(s);
+    size_t page = os_page_bytes();
+    size_t per_slice = SLICE_BYTES / page;
+    uint32_t sorted = 0;
+    uint32_t built = 0;
+    for (size_t g = 0; g < per_slice * s->span_slices; g++) {
+        const struct slice_pages* r = &pages[g / per_slice];
+        unsigned bit = (unsigned)(g % per_slice);
+        if (((r->listed >> bit & 1) != 0) != (r->head[bit] != 0))
+            return "listed is not whether there is a list";
+        if (r->head[bit] == 0) continue;
+        if (is_hole(s, g)) return "a hole has a list";
+        uintptr_t slice = slice_address(s) + g / per_slice * SLICE_BYTES;
+        const block_t* p = (const block_t*)(slice + (uintptr_t)(r->head[bit] - 1) * GRANULE);
+        for (; p != NULL && wrong == NULL; p = p->next, sorted++) {
+            if (((uintptr_t)p - slice_address(s)) / page != g) return "a page lists another one's block";
+            mark(seen, s, p, SEEN_SORTED, &wrong);
+        }
+        if (wrong != NULL) return wrong;
+    }
+    if (sorted != pages->sorted) return "sorted is not the number of blocks on the pages' lists";
+    static uint16_t used[SLICE_PAGES_MAX * 8];
+    static bool cross[SLICE_PAGES_MAX * 8];
+    memset(used, 0, sizeof used);
+    memset(cross, 0, sizeof cross);
+    for (size_t i = 0; i < slab_class(s)->capacity; i++) {
+        bool is = is_built(s, i);
+        built += is;
+        if (!is && seen[i] != 0) return "a block that is not built is listed";
+        if (!is || seen[i] == SEEN_SORTED) continue;
+        size_t home = i * slab_class(s)->bytes / page;
+        used[home]++;
+        for (size_t g = home + 1; g <= ((i + 1) * slab_class(s)->bytes - 1) / page; g++) cross[g] = true;
+    }
+    if (built != s->built) return "built is not the number of blocks that touch no hole";
+    for (size_t g = 0; g < per_slice * s->span_slices; g++) {
+        const struct slice_pages* r = &pages[g / per_slice];
+        if (r->used[g % per_slice] != used[g]) return "a page's count of blocks in use is wrong";
+        if ((r->cross >> g % per_slice & 1) != cross[g]) return "a page's crossing bit is wrong";
+    }
+    return NULL;
 }
 
 static const char* slab_wrong(const struct slice* s) {
@@ -94,23 +158,25 @@ static const char* slab_wrong(const struct slice* s) {
     uint32_t listed = 0;
     memset(seen, 0, sizeof seen);
     if (s->span_slices != slab_class(s)->slices) return "span_slices is not the class's";
-    if (s->carved > slab_class(s)->capacity) return "more is carved than fits";
+    if (s->built > slab_class(s)->capacity) return "more is built than fits";
     for (uint32_t i = 1; i < s->span_slices; i++)
         if (s[i].kind != SLICE_SLAB_REST || s[i].back != i || s[i].owner != NULL)
             return "a further slice is no REST";
     for (const block_t* p = s->free; p != NULL && wrong == NULL; p = p->next, listed++)
-        mark(seen, s, p, &wrong);
+        mark(seen, s, p, SEEN_FREE, &wrong);
+    if (wrong == NULL) wrong = pages_wrong(s, seen);
     if (wrong != NULL) return wrong;
-    if (s->until + listed != s->carved) return "until + list != carved";
+    if (slab_used(s) + listed + slice_pages(s)->sorted != s->built) return "used + list + sorted != built";
+    if (s->until == 0 && s->rest != 0) return "the countdown has ended, and nobody has looked";
     uint64_t word = load_acquire(&s->remote);
     uint32_t granule = (uint32_t)(word & REMOTE_FIRST);
     uint32_t count = 0;
     const block_t* p =
         granule == 0 ? NULL : (const block_t*)(slice_address(s) + (uintptr_t)(granule - 1) * GRANULE);
-    for (; p != NULL && wrong == NULL; p = p->next, count++) mark(seen, s, p, &wrong);
+    for (; p != NULL && wrong == NULL; p = p->next, count++) mark(seen, s, p, SEEN_FREE, &wrong);
     if (wrong != NULL) return wrong;
     if (count != remote_count(word)) return "remote count is not the list's length";
-    if (count > s->until) return "more came back than was out";
+    if (count > slab_used(s)) return "more came back than was out";
     if ((word & REMOTE_UNOWNED) != 0 && s->owner != NULL) return "unowned, with an owner";
     return NULL;
 }
@@ -123,7 +189,8 @@ static void check_slab(struct slice* s, void* context) {
         ++*count;
         return;
     }
-    printf("slab of %u bytes: %s (until %u carved %u)\n", slab_class(s)->bytes, wrong, s->until, s->carved);
+    printf("slab of %u bytes: %s (until %u rest %u sorted %u built %u)\n", slab_class(s)->bytes, wrong,
+           s->until, s->rest, slice_pages(s)->sorted, s->built);
     *count = -1;
 }
 

@@ -33,6 +33,7 @@ void unit_fork_child(void);
 /* The slab record of a small block, or the large block's. */
 struct slice* unit_slice(const void* p);
 /* The slab that the calling thread's heap allocates class c from. */
+uint32_t unit_used(const struct slice* s); /* blocks in use, the owner's countdown and what it leaves out */
 struct slice* unit_active(unsigned c);
 size_t unit_kept_bytes(void);
 size_t unit_kept_bytes_max(void);
@@ -60,9 +61,10 @@ struct unit_heap_figures {
 };
 void unit_census_heap(const struct heap* h, struct unit_heap_figures* out);
 
-/* Check every slab against the invariants of slice.h: the records of its further slices, that its list
- * holds distinct blocks of it, and until + blocks on the list == carved <= capacity. Nobody may
- * allocate or free meanwhile. Returns the number of slabs; -1: one is wrong (said on stdout). */
+/* Check every slab against the invariants of slice.h: the records of its further slices, that its lists
+ * hold distinct blocks of it, used + blocks on the lists == built <= capacity, and each page's counts and
+ * bits against what the blocks say. Nobody may allocate or free meanwhile. Returns the number of slabs; -1:
+ * one is wrong (said on stdout). */
 long unit_check_slabs(void);
 
 #endif

@@ -72,7 +72,7 @@ TEST_F(Options, DefaultsAreTheTables) {
     EXPECT_EQ(core_options.check_first, 4096u);
     EXPECT_EQ(core_options.check_every, 8u);
     EXPECT_EQ(core_options.trust_size, 0u);
-    EXPECT_EQ(core_options.dirty_max, 32u << 20);
+    EXPECT_EQ(core_options.dirty_max, 1ull << 40);
     EXPECT_EQ(core_options.stats, 0u);
     EXPECT_EQ(core_options.help, 0u);
 }

@@ -108,7 +108,7 @@ class Model {
         else if (what < 93)
             move(random.below(spans.size()), slices);
         else if (what < 95)
-            span_purge_all();
+            span_purge(UINT64_MAX);
         else
             metas += span_meta_bytes();
     }
@@ -335,7 +335,7 @@ TEST(Span, PurgeGivesMemoryBackAndItReadsAsZero) {
         region_start(GIB);
         core_options.dirty_max = GIB;
         bool zeroed;
-        EXPECT_FALSE(span_purge_all());
+        EXPECT_FALSE(span_purge(UINT64_MAX));
         struct slice* s = span_alloc(512, 1, &zeroed);
         EXPECT_TRUE(zeroed);
         memset(address(s), 1, bytes_of(512));
@@ -347,7 +347,7 @@ TEST(Span, PurgeGivesMemoryBackAndItReadsAsZero) {
         EXPECT_FALSE(zeroed);
         EXPECT_EQ(address(s)[77], 1);
         span_free(s);
-        EXPECT_TRUE(span_purge_all());
+        EXPECT_TRUE(span_purge(UINT64_MAX));
         os_resident(&after, &peak);
         EXPECT_EQ(span_totals.dirty, 0u);
         EXPECT_EQ(span_totals.purged, bytes_of(512));
@@ -384,7 +384,7 @@ TEST(Span, StrictAccountingUnchargesWhatIsPurged) {
         struct slice* s = span_alloc(64, 1, &zeroed);
         memset(address(s), 1, bytes_of(64));
         span_free(s);
-        EXPECT_TRUE(span_purge_all());
+        EXPECT_TRUE(span_purge(UINT64_MAX));
         EXPECT_EQ(s->state, SPAN_UNCOMMITTED);
         EXPECT_FALSE(is_readable(address(s)));
         struct slice* part = span_alloc(10, 1, &zeroed);
@@ -406,7 +406,7 @@ TEST(Span, LockedMemoryStaysDirtyAndEndsTheAttempt) {
         address(s)[0] = 1;
         if (mlock(address(s), 4096) != 0) return;
         span_free(s);
-        if (span_purge_all()) return; // a sanitizer's mlock does nothing
+        if (span_purge(UINT64_MAX)) return; // a sanitizer's mlock does nothing
         EXPECT_EQ(span_totals.dirty, bytes_of(2));
         EXPECT_EQ(span_totals.purged, 0u);
         EXPECT_TRUE(span_check());

@@ -106,10 +106,10 @@ TEST(Threads, OwnerTakesInWhatOthersFreed) {
         for (int i = 0; i < 32; i++) unit_free(all[static_cast<size_t>(i)]); // an outbox's worth
         EXPECT_EQ(unit_remote_count(s), 32u);
         EXPECT_FALSE(unit_is_mine(s));
-        uint32_t until = s->until;
+        uint32_t used = unit_used(s);
         owner.does([&] { unit_free(all[40]); }); // nudged: the free looks
         EXPECT_EQ(unit_remote_count(s), 0u);
-        EXPECT_EQ(s->until, until - 33);
+        EXPECT_EQ(unit_used(s), used - 33);
         EXPECT_GE(unit_check_slabs(), 0);
     }));
 }
@@ -172,7 +172,7 @@ TEST(Threads, FullSlabsAreTakenOverByTheirFirstFreer) {
         EXPECT_FALSE(unit_is_unowned(s));
         EXPECT_TRUE(unit_is_mine(s));
         EXPECT_EQ(unit_remote_count(s), 0u);
-        EXPECT_EQ(s->until, s->carved - 1);
+        EXPECT_EQ(unit_used(s), s->built - 1u);
         void* again = unit_alloc(256); // the adopted slab serves its new owner
         EXPECT_EQ(unit_slice(again), s);
         EXPECT_GE(unit_check_slabs(), 0);

@@ -1,0 +1,27 @@
+/* exposure.h: what a thread holds in free pages that nobody else can return, and its bound.
+ *
+ * Lists of free blocks belong to their slab's owner alone. A thread that blocks for good would keep every
+ * free page on them for ever; so no more than `thread_free_max` bytes of frees go unlooked at, and as much
+ * again looked at but not sorted by page. Each slab's countdown ends after its share; the bytes on its list
+ * are then charged to the heap, which sorts the slabs that were charged first once the sum passes the bound.
+ * A slab all of whose blocks come back in the meantime is gone, and costs nothing more than its charges.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#ifndef WEIR_HEAP_EXPOSURE_H
+#define WEIR_HEAP_EXPOSURE_H
+
+#include "heap/slab.h"
+
+/* The heap has become the owner of a slab, or is about to stop being it. */
+WEIR_FN void exposure_gain(struct heap* h, struct slice* s);
+WEIR_FN void exposure_lose(struct heap* h, struct slice* s);
+/* The slab's list was emptied. */
+WEIR_FN void exposure_clear(struct heap* h, struct slice* s);
+/* Set the countdown for `used` blocks in use. Owner; afterwards, a slab on the available list is to be looked
+ * at under the heap's lock alone. */
+WEIR_FN void exposure_arm(struct heap* h, struct slice* s, uint32_t used);
+/* The countdown of s ended while blocks are in use: charge it, and sort what has to be. */
+WEIR_FN void exposure_due(struct heap* h, struct slice* s);
+
+#endif

@@ -1,0 +1,321 @@
+/* slab_pages.c: the OS pages of a slab: which block touches which, sorting by page, holes. See slab.h.
+ *
+ * Pages are numbered through the slab. A block belongs to the page where it starts, its home, and crosses
+ * into those behind it: at most one block crosses into a page from before. A page is free when none of its
+ * own blocks is in use and the one that crosses into it is not either.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include "core/report.h"
+#include "heap/slab.h"
+#include "page/hole.h"
+
+/* A slab with what is worked out from it once. */
+struct view {
+    struct slice* slab;
+    const struct size_class* class;
+    struct slice_pages* pages; /* of the first slice */
+    uint32_t shift;            /* log2 of a page's bytes */
+    uint32_t slice_shift;      /* log2 of the pages in a slice */
+};
+
+static struct view view_of(struct slice* s) {
+    return (struct view){s, slab_class(s), slice_pages(s), page_shift, SLICE_SHIFT - page_shift};
+}
+
+static struct slice_pages* record_of(const struct view* v, uint32_t page) {
+    return &v->pages[page >> v->slice_shift];
+}
+static uint32_t index_of(const struct view* v, uint32_t page) { return page & ((1u << v->slice_shift) - 1); }
+static uint32_t page_count(const struct view* v) { return v->class->slices << v->slice_shift; }
+
+static uint32_t block_home(const struct view* v, uint32_t block) {
+    return (uint32_t)((size_t)block * v->class->bytes >> v->shift);
+}
+static uint32_t block_end(const struct view* v, uint32_t block) {
+    return (uint32_t)(((size_t)(block + 1) * v->class->bytes - 1) >> v->shift);
+}
+/* The block that holds a page's first byte; capacity or more: none does. */
+static uint32_t page_block(const struct view* v, uint32_t page) {
+    return class_block_index(v->class, (size_t)page << v->shift);
+}
+/* The first block that starts on the page or behind it. */
+static uint32_t page_first(const struct view* v, uint32_t page) {
+    return class_block_index(v->class, ((size_t)page << v->shift) + v->class->bytes - 1);
+}
+
+static bool page_is_hole(const struct view* v, uint32_t page) {
+    return (hole_of(load_relaxed(&record_of(v, page)->state)) >> index_of(v, page) & 1) != 0;
+}
+static bool block_has_hole(const struct view* v, uint32_t block) {
+    uint32_t end = block_end(v, block);
+    for (uint32_t page = block_home(v, block); page <= end; page++)
+        if (page_is_hole(v, page)) return true;
+    return false;
+}
+
+static block_t* block_at(const struct view* v, uint32_t block) {
+    return (block_t*)(slice_address(v->slab) + (size_t)block * v->class->bytes);
+}
+static block_t* list_at(const struct view* v, uint32_t page) {
+    uint16_t head = record_of(v, page)->head[index_of(v, page)];
+    if (head == 0) return NULL;
+    uintptr_t slice = slice_address(v->slab) + ((uintptr_t)(page >> v->slice_shift) << SLICE_SHIFT);
+    return (block_t*)(slice + (uintptr_t)(head - 1) * GRANULE);
+}
+static void list_set(const struct view* v, uint32_t page, const block_t* first) {
+    struct slice_pages* r = record_of(v, page);
+    uint32_t i = index_of(v, page);
+    r->head[i] = 0;
+    r->listed &= (uint16_t)~(1u << i);
+    if (first == NULL) return;
+    uintptr_t offset = (uintptr_t)first & (SLICE_BYTES - 1);
+    r->head[i] = (uint16_t)(offset / GRANULE + 1);
+    r->listed |= (uint16_t)(1u << i);
+}
+
+/* The block is, or is no longer, one that keeps the pages it crosses into. */
+static void block_cross(const struct view* v, uint32_t block, uint32_t home, bool in_use) {
+    uint32_t end = block_end(v, block);
+    for (uint32_t page = home + 1; page <= end; page++) {
+        uint16_t bit = (uint16_t)(1u << index_of(v, page));
+        struct slice_pages* r = record_of(v, page);
+        r->cross = in_use ? r->cross | bit : r->cross & (uint16_t)~bit;
+    }
+}
+
+/* Blocks at home on a page that are built: all but the last one where it reaches into a hole. */
+static uint32_t page_built(const struct view* v, uint32_t page) {
+    uint32_t first = page_first(v, page);
+    uint32_t end = page_first(v, page + 1);
+    if (end > v->class->capacity) end = v->class->capacity;
+    if (first >= end) return 0;
+    return end - first - (block_has_hole(v, end - 1) ? 1 : 0);
+}
+
+/* Take a block that is sorted off its page's list: it is about to become unbuilt. A link that leads
+ * elsewhere ends the list: whoever wrote to the free block is told when the list turns over. */
+static void sorted_drop(const struct view* v, uint32_t block, uint32_t home) {
+    block_t* gone = block_at(v, block);
+    block_t* p = list_at(v, home);
+    block_t* next = gone->next;
+    if (next != NULL && ((uintptr_t)next >> v->shift != (uintptr_t)gone >> v->shift)) return;
+    if (p == gone) {
+        list_set(v, home, next);
+        return;
+    }
+    while (p != NULL && p->next != gone && (uintptr_t)p->next >> v->shift == (uintptr_t)p >> v->shift)
+        p = p->next;
+    if (p != NULL && p->next == gone) p->next = next;
+}
+
+/* No block touches the page: it becomes a hole, and the sorted blocks that touch it unbuilt. */
+static uint32_t page_detach(const struct view* v, uint32_t page) {
+    uint32_t lost = page_built(v, page);
+    list_set(v, page, NULL);
+    uint32_t crosser = page_block(v, page);
+    uint32_t home = crosser < v->class->capacity ? block_home(v, crosser) : page;
+    if (home != page && !block_has_hole(v, crosser)) {
+        sorted_drop(v, crosser, home);
+        lost++;
+    }
+    return lost;
+}
+
+/* Make holes of the pages in [from, to] that no block touches. */
+static void pages_detach(const struct view* v, uint32_t from, uint32_t to) {
+    struct slice* s = v->slab;
+    uint32_t lost = 0;
+    uint32_t mask = 0;
+    for (uint32_t page = from; page <= to; page++) {
+        struct slice_pages* r = record_of(v, page);
+        uint32_t i = index_of(v, page);
+        if (r->used[i] == 0 && (r->cross >> i & 1) == 0 && !page_is_hole(v, page)) {
+            lost += page_detach(v, page);
+            /* At once a hole to us; to the pass when all blocks are off their lists, which they are. */
+            hole_add(s + (page >> v->slice_shift), 1u << i);
+            mask |= 1;
+        }
+    }
+    if (mask == 0) return;
+    v->pages->sorted -= (uint16_t)lost;
+    slab_set_built(s, s->built - lost);
+}
+
+/* Where the sorting of a list stopped: a block that is free already, or none. */
+static void sort_report(const struct slice* s, block_t* p, const block_t* last, const char* call) {
+    if (p != NULL && slab_holds_block(s, p))
+        core_report("double-free", REPORT_FREED, p, call);
+    else if (last == NULL && p != NULL &&
+             (uintptr_t)p - slice_address(s) < (size_t)s->span_slices << SLICE_SHIFT)
+        core_report("invalid-free", REPORT_INTERIOR, p, call);
+    else
+        core_report("corrupt-list", REPORT_WRITTEN, last != NULL ? last : p, call);
+}
+
+WEIR_FN bool slab_sort(struct slice* s, const char* call) {
+    struct view v = view_of(s);
+    uint32_t count = slab_unsorted(s);
+    block_t* p = s->free;
+    block_t* last = NULL;
+    uint32_t from = UINT32_MAX;
+    uint32_t to = 0;
+    slab_change(s);
+    s->free = NULL;
+    uint32_t done = 0;
+    for (; done < count && p != NULL && slab_holds_block(s, p); done++) {
+        uint32_t block = class_block_index(v.class, (uintptr_t)p - slice_address(s));
+        uint32_t home = block_home(&v, block);
+        struct slice_pages* r = record_of(&v, home);
+        uint32_t i = index_of(&v, home);
+        if (r->used[i] == 0) break; /* free already */
+        block_t* next = p->next;
+        r->used[i]--;
+        block_cross(&v, block, home, false);
+        p->next = list_at(&v, home);
+        list_set(&v, home, p);
+        if (home < from) from = home;
+        uint32_t end = block_end(&v, block);
+        if (end > to) to = end;
+        last = p;
+        p = next;
+    }
+    v.pages->sorted += (uint16_t)done;
+    bool good = done == count && p == NULL;
+    /* What is left of the list is lost, and counts as in use. */
+    if (done != count) slab_count(s, s->built - v.pages->sorted, s->until, s->built);
+    if (done != 0) pages_detach(&v, from, to);
+    slab_changed();
+    if (!good) sort_report(s, p, last, call);
+    return good;
+}
+
+WEIR_FN uint32_t slab_frees_to_hole(const struct slice* s) {
+    const struct size_class* k = slab_class(s);
+    if (k->slices != 1 || k->bytes > 1u << page_shift) return 1;
+    const struct slice_pages* r = slice_pages(s);
+    uint32_t holes = hole_of(load_relaxed(&r->state));
+    uint32_t cross = r->cross;
+    uint32_t least = UINT32_MAX;
+    for (uint32_t i = 0; i < slice_page_count(); i++) {
+        uint32_t used = r->used[i] + (cross >> i & 1);
+        if ((holes >> i & 1) == 0 && used < least) least = used;
+    }
+    return least == 0 ? 1 : least;
+}
+
+WEIR_FN block_t* slab_take_sorted(struct slice* s, uint32_t* count) {
+    struct view v = view_of(s);
+    *count = 0;
+    if (v.pages->sorted == 0) return NULL;
+    uint32_t slice = 0;
+    while (v.pages[slice].listed == 0)
+        if (++slice == v.class->slices) return NULL;
+    const struct slice_pages* r = &v.pages[slice];
+    uint32_t best = bit_low(r->listed);
+    /* The page with the most blocks in use, so that the others drain. */
+    for (uint32_t left = r->listed & (r->listed - 1u); left != 0; left &= left - 1)
+        if (r->used[bit_low(left)] > r->used[best]) best = bit_low(left);
+    uint32_t page = (slice << v.slice_shift) + best;
+    block_t* first = list_at(&v, page);
+    uint32_t n = page_built(&v, page) - r->used[best];
+    list_set(&v, page, NULL);
+    v.pages[slice].used[best] += (uint16_t)n;
+    v.pages->sorted -= (uint16_t)n;
+    /* The last block at home may cross into the next pages; if it was in use, it does so already. */
+    uint32_t end = page_first(&v, page + 1);
+    uint32_t block = (end < v.class->capacity ? end : v.class->capacity) - 1;
+    if (!block_has_hole(&v, block)) block_cross(&v, block, page, true);
+    *count = n;
+    return first;
+}
+
+/* The lowest page of the slab that is a hole to be had, dirty or clean as asked; page_count: none. */
+static uint32_t lowest_hole(const struct view* v, bool clean) {
+    for (uint32_t slice = 0; slice < v->class->slices; slice++) {
+        uint64_t state = load_relaxed(&v->pages[slice].state);
+        uint32_t mask = clean ? hole_of(state) & ~hole_busy(state) : hole_dirty(state);
+        for (; mask != 0; mask &= mask - 1) {
+            uint32_t page = (slice << v->slice_shift) + bit_low(mask);
+            if (page_block(v, page) < v->class->capacity) return page;
+        }
+    }
+    return page_count(v);
+}
+
+/* Take the holes among pages [from, to] back. False: one is being purged, none was taken. */
+static bool holes_take(const struct view* v, uint32_t* from, uint32_t* to) {
+    while (*from <= *to && !page_is_hole(v, *from)) (*from)++;
+    while (*to > *from && !page_is_hole(v, *to)) (*to)--;
+    for (uint32_t page = *from; page <= *to; page++) {
+        if (hole_take(v->slab + (page >> v->slice_shift), 1u << index_of(v, page)) != 0) continue;
+        while (page-- > *from) hole_add(v->slab + (page >> v->slice_shift), 1u << index_of(v, page));
+        return false;
+    }
+    return true;
+}
+
+/* The lowest unbuilt block's holes, or the lowest hole. False: none to be had. */
+static bool build_take(const struct view* v, bool clean, uint32_t* from, uint32_t* to) {
+    uint32_t page = lowest_hole(v, false);
+    if (page == page_count(v) && clean) page = lowest_hole(v, true);
+    if (page == page_count(v)) return false;
+    *from = *to = page;
+    if (v->class->bytes > 1u << v->shift) {
+        uint32_t block = page_block(v, page);
+        *from = block_home(v, block);
+        *to = block_end(v, block);
+    }
+    return holes_take(v, from, to);
+}
+
+/* Link the blocks that touch pages [from, to], which were holes, and no other hole. Returns their number. */
+static uint32_t build_blocks(const struct view* v, uint32_t from, uint32_t to, block_t** first) {
+    uint32_t count = 0;
+    uint32_t end = page_block(v, to + 1);
+    if (end < v->class->capacity && block_home(v, end) <= to) end++;
+    if (end > v->class->capacity) end = v->class->capacity;
+    block_t** link = first;
+    for (uint32_t block = page_block(v, from); block < end; block++) {
+        if (block_has_hole(v, block)) continue;
+        uint32_t home = block_home(v, block);
+        record_of(v, home)->used[index_of(v, home)]++;
+        block_cross(v, block, home, true);
+        *link = block_at(v, block);
+        link = &(*link)->next;
+        count++;
+    }
+    *link = NULL;
+    return count;
+}
+
+WEIR_FN block_t* slab_build(struct slice* s, bool clean, uint32_t* count) {
+    struct view v = view_of(s);
+    block_t* first = NULL;
+    uint32_t from;
+    uint32_t to;
+    *count = 0;
+    /* A page may hold no block of its own but two that reach into holes on either side. */
+    while (*count == 0 && build_take(&v, clean, &from, &to)) *count = build_blocks(&v, from, to, &first);
+    if (*count != 0) slab_set_built(s, s->built + *count);
+    return first;
+}
+
+WEIR_FN void slab_forget_all(struct slice* s) {
+    struct view v = view_of(s);
+    uint32_t built = 0;
+    for (uint32_t page = 0; page < page_count(&v); page++) {
+        struct slice_pages* r = record_of(&v, page);
+        uint32_t i = index_of(&v, page);
+        uint32_t n = page_is_hole(&v, page) ? 0 : page_built(&v, page);
+        list_set(&v, page, NULL);
+        r->used[i] = (uint16_t)n;
+        r->cross = 0;
+        built += n;
+    }
+    for (uint32_t block = 0; block < v.class->capacity; block++)
+        if (!block_has_hole(&v, block)) block_cross(&v, block, block_home(&v, block), true);
+    v.pages->sorted = v.pages->charged = 0;
+    s->free = NULL;
+    slab_count(s, built, built, built);
+}

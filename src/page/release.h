@@ -1,0 +1,56 @@
+/* release.h: when free memory goes back to the kernel, and by whom.
+ *
+ * Time is cut into windows. What was free and resident for a whole window goes back at its end: of the
+ * dirty spans as many bytes as were never needed during it (the low-water mark), of the holes in slabs
+ * those that were there when it began. A helper thread of the library's own does it; where there may be
+ * none, threads on their slow path do. It deliberately knows nothing of blocks.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#ifndef WEIR_PAGE_RELEASE_H
+#define WEIR_PAGE_RELEASE_H
+
+#include "base/atomic.h"
+#include "base/compiler.h"
+#include "os/lock.h"
+
+/* Sync: relaxed atomics; figures for people. Bytes. */
+struct release_totals {
+    uint64_t refaulted; /* returned, and in use again */
+    uint64_t scanned;   /* of slices whose pages a pass looked at */
+    uint64_t calls;     /* system calls made to return memory */
+    uint64_t window_ns; /* current length of a window */
+};
+WEIR_VAR_DECL struct release_totals release_totals;
+
+/* Whoever purges holes has it; whoever wants to be sure that none of a slab's is being purged waits for it.
+ */
+WEIR_VAR_DECL struct os_lock release_lock;
+
+enum release_state { RELEASE_ASLEEP = 0, RELEASE_HELPER = 1, RELEASE_ALONE = 2, RELEASE_OFF = 3 };
+WEIR_VAR_DECL uint32_t release_state; /* Sync: atomic */
+
+/* Called at the end of each of the helper's windows, with no lock held. Set by the api layer. */
+WEIR_VAR_DECL void (*release_tick_hook)(void);
+
+/* Once, after the options are known. `thread_word`: the helper's. */
+WEIR_FN void release_start(void* thread_word);
+/* What release_poke does when nobody is at work. */
+WEIR_FN WEIR_NOINLINE void release_rouse(void);
+/* There may be something to return: see that somebody is at work. Cheap; with no lock of a rank from
+ * LOCK_RELEASE on. */
+WEIR_INLINE void release_poke(void) {
+    if (weir_unlikely(load_relaxed(&release_state) != RELEASE_HELPER)) release_rouse();
+}
+/* Bytes that were purged are in use again. */
+WEIR_FN void release_refaulted(size_t bytes);
+/* Return all that is free and resident, at once. True: something was. */
+WEIR_FN bool release_all(void);
+/* The most that may be free and resident in spans at any moment, in bytes. */
+WEIR_FN uint64_t release_dirty_max(void);
+/* End the helper thread and wait for its end; it is made again when there is need. */
+WEIR_FN void release_helper_stop(void);
+/* In the child of fork: there is no helper, and no pass is under way. */
+WEIR_FN void release_fork_child(void);
+
+#endif
