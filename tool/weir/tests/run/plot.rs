@@ -119,9 +119,16 @@ fn memory_rises_and_falls() {
     let between = run.samples.iter().any(|s| (live / 8..live / 8 * 7).contains(&s.live));
     assert!(between, "live jumped");
     assert!(run.last().live < MB && run.last().resident < resident / 2);
+    // Not only at the end: the library's helper says what is live when it has given memory back.
+    let idle = run.samples.iter().skip_while(|s| s.live < live);
+    let idle: Vec<&Sample> = idle.filter(|s| s.seconds + 0.1 < run.last().seconds).collect();
+    assert!(idle.iter().any(|s| s.live < MB && s.resident < resident / 2), "not while it idled");
     assert_eq!(run.json["memory"]["peak"]["resident_bytes"].as_u64(), Some(resident));
     assert_eq!(run.json["memory"]["last"]["live_bytes"].as_u64(), Some(run.last().live));
     assert_eq!(run.json["memory"]["interval_ms"], 50.0);
+    let total = &run.json["total"];
+    assert!(total["purged_bytes"].as_u64() > Some(50 * MB), "{total:#}");
+    assert!((1..1000).contains(&total["release_calls"].as_u64().unwrap_or(0)), "{total:#}");
     for part in [
         "Resident and live memory of: ",
         "grow 64 300 free",
