@@ -25,6 +25,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import time
 
 import redis_server
 
@@ -36,6 +37,8 @@ FLAGS = ["-O2", "-std=gnu17", "-Wall", "-Wextra", "-Wundef", "-Werror", "-fno-bu
 LIBRARIES = ["-pthread", "-lm"]
 TIMEOUT_S = 300
 RESAMPLES = 4000
+PERIOD_S = 0.1  # of a round of processes that take turns
+WARM_ROUNDS = 10  # of them, before those that count
 TRACED = "madvise,process_madvise,munmap,mmap,mprotect,mremap,brk"
 
 
@@ -176,6 +179,68 @@ def calls_counted(argv, variables, served_by):
     return float(marks[1] - marks[0] - 1)
 
 
+class Turns:
+    """Processes of `steady` that take turns, one step each, so that a pair of times lies milliseconds apart."""
+
+    def __init__(self, steps, *arguments):
+        self.steps, self.arguments = steps, arguments
+
+    def start(self, allocator, options):
+        argv = [options.build / "steady", "--stepped", "1", *self.arguments, "--scale", options.scale,
+                "--expect", allocator.expected, *shlex.split(options.arguments)]
+        process = subprocess.Popen([str(word) for word in argv], env={**os.environ, **allocator.variables}, text=True,
+                                   bufsize=1, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        if not process.stdout.readline().startswith("malloc_in "):
+            raise RunFailed("is not where its calls arrive")
+        return process
+
+    @staticmethod
+    def step(process, letter):
+        process.stdin.write(letter)
+        process.stdin.flush()
+        words = process.stdout.readline().split()
+        if len(words) != 2:
+            raise RunFailed(f"ended with {process.wait()}")
+        return float(words[0]), float(words[1])
+
+    def round(self, processes, order, cpu_before):
+        """One turn of each step for each; {name: figures}. A round lasts PERIOD_S, or as long as the work."""
+        start, facts = time.monotonic(), {name: {"work_s": 0.0} for name in order}
+        for number, letter in enumerate(self.steps):
+            for name in order:
+                work, cpu = self.step(processes[name], letter)
+                facts[name]["work_s"] += work
+                facts[name]["cpu_s"], facts[name]["cpu_end_s"] = cpu - cpu_before[name], cpu
+            left = PERIOD_S * (number + 1) / len(self.steps) - (time.monotonic() - start)
+            if len(self.steps) > 1 and left > 0:
+                time.sleep(left)
+        for name in order:
+            facts[name]["period_ms"] = (time.monotonic() - start) * 1000
+            cpu_before[name] = facts[name].pop("cpu_end_s")
+            facts[name]["work_ms"], facts[name]["cpu_ms"] = facts[name]["work_s"] * 1000, facts[name]["cpu_s"] * 1000
+        return facts
+
+    def run_all(self, allocators, options, count, failures, shape_name):
+        rounds, processes = {allocator.name: [] for allocator in allocators}, {}
+        try:
+            for allocator in allocators:
+                processes[allocator.name] = self.start(allocator, options)
+            cpu_before = {name: 0.0 for name in processes}
+            for number in range(WARM_ROUNDS + count):
+                turn = number % len(processes)
+                facts = self.round(processes, [*processes][turn:] + [*processes][:turn], cpu_before)
+                for name in processes if number >= WARM_ROUNDS else []:
+                    rounds[name].append(facts[name])
+        except (RunFailed, OSError) as failure:
+            failures.append(f"{shape_name}: {failure}")
+        finally:
+            for process in processes.values():
+                process.stdin.close()
+                process.kill()
+                process.wait()
+        return rounds
+
+
 def plausible(facts):
     """A page that a live block touches stays: where less is resident than those pages, the measuring is wrong."""
     for resident, limit in (("after_1s_mib", "limit_mib"), ("rested_last_mib", "limit_last_mib")):
@@ -275,6 +340,18 @@ def reached_steady(results, name):
     return against_off(results, name, ["work_s", "settled_work_s", "cpu_s"])
 
 
+def reached_turns_steady(results, name):
+    return against_off(results, name, ["work_s", "cpu_s"])
+
+
+def reached_turns_churn(results, name):
+    lines = []
+    for key in ("work_s", "cpu_s"):
+        fastest, _ = results.least(key)
+        lines += ratio_reached(results, name, fastest, key, 1) if fastest else []
+    return lines + against_off(results, name, ["work_s", "cpu_s"])
+
+
 def reached_waves(results, name):
     lines = at_most(results.median(name, "worst_over_mib"), 0, "at the worst trough, over 1.03 of the limit and 6 MiB", " MiB")
     best, least = results.least("limit_mean_mib")
@@ -308,6 +385,7 @@ CHURN_COLUMNS = [("churn s", "churn_s", 3), ("cpu s", "churn_cpu_s", 3), ("fault
                  ("resident", "churned_mib", 1)]
 STEADY_COLUMNS = [("work s", "work_s", 3), ("settled s", "settled_work_s", 3), ("round ms", "round_ms", 1), ("cpu s", "cpu_s", 3),
                   ("faults k", "faults_k", 1), ("calls", "system_calls", 0), ("resident", "resident_mib", 1), ("window ms", "weir_window_ms", 0)]
+TURNS_COLUMNS = [("work ms", "work_ms", 2), ("cpu ms", "cpu_ms", 2), ("period ms", "period_ms", 0)]
 WAVES_COLUMNS = [("work s", "work_s", 3), ("cpu s", "work_cpu_s", 3), ("faults k", "faults_k", 1), ("calls", "system_calls", 0), ("live", "live_last_mib", 1),
                  ("limit", "limit_last_mib", 1), ("mean", "limit_mean_mib", 1), ("at once", "end_last_mib", 1),
                  ("1 s", "rested_last_mib", 1), ("mean", "rested_mean_mib", 1), ("/limit", "rested_of_limit", 3),
@@ -344,6 +422,12 @@ SHAPES = {
     "steady": Shape("everything freed and allocated again in each 100 ms", Program("steady"), 5, STEADY_COLUMNS, reached_steady),
     "steady-64m": Shape("the same with 64 MB", Program("steady", "--total", "64m"), 5, STEADY_COLUMNS, reached_steady, True),
     "steady-1g": Shape("the same with 1 GB", Program("steady", "--total", "1g"), 5, STEADY_COLUMNS, reached_steady, True),
+    "turns-steady": Shape("steady with 64 MB, processes that take turns: for weir against weir-off", Turns("fa", "--total", "64m"), 100,
+                          TURNS_COLUMNS, reached_turns_steady, True),
+    "turns-churn": Shape("the churn in steps of 100 MB, processes that take turns", Turns("c"), 60, TURNS_COLUMNS, reached_turns_churn,
+                         True),
+    "turns-first": Shape("the same; the first bytes of each block alone are written", Turns("c", "--touch", "first"), 60, TURNS_COLUMNS,
+                         reached_turns_churn, True),
     "waves": Shape("a server's days: live memory comes in waves", Program("waves"), 2, WAVES_COLUMNS, reached_waves),
     "fragment": Shape("1 % of the small blocks survive each wave", Program("waves", "--shape", "fragment"), 2, WAVES_COLUMNS,
                       reached_waves),
@@ -368,6 +452,9 @@ def derived(facts):
 def shape_run(name, shape, allocators, options, failures):
     results = Results(allocators, options.scale, name == "pin" and not options.arguments)
     count = options.rounds or shape.rounds
+    if isinstance(shape.runner, Turns):
+        results.rounds = shape.runner.run_all(allocators, options, count, failures, name)
+        return results
     for round_number in range(count):
         turn = round_number % len(allocators)
         for allocator in [*allocators[turn:], *allocators[:turn]]:

@@ -13,13 +13,16 @@
  */
 #include "bench.h"
 
+#include <stdio.h>
 #include <unistd.h>
 
 #define SIZE_LOW 16u
 #define SIZE_HIGH 131072u
 #define ROUNDS_MAX 1000u
+#define WINDOW 64u
 
-static uint64_t thread_count = 16, total_bytes = 256u << 20, rounds = 30, seed = 1;
+static uint64_t thread_count = 16, total_bytes = 256u << 20, rounds = 30, seed = 1, stepped,
+                chunk_bytes = 100u << 20;
 static double period_s = 0.1, empty = 0.5, scale = 1;
 static unsigned sizes = SIZE_LOG, touch = TOUCH_FULL;
 static const char* expected;
@@ -32,6 +35,8 @@ static const struct option_row rows[] = {
     {"empty", OPTION_REAL, &empty, "part of the rest in which the memory is free, 0 to 1 (0.5)", NULL},
     {"sizes", OPTION_CHOICE, &sizes, "log or uniform, from 16 bytes to 128 KiB, exclusive (log)", size_laws},
     {"touch", OPTION_CHOICE, &touch, "blocks are written: full or first (full)", touches},
+    {"stepped", OPTION_COUNT, &stepped, "1: does what stdin says (0)", NULL},
+    {"chunk", OPTION_BYTES, &chunk_bytes, "bytes that a step churns, all threads together (100m)", NULL},
     {"seed", OPTION_COUNT, &seed, "of the sequence (1)", NULL},
     {"scale", OPTION_REAL, &scale, "factor of total (1)", NULL},
     {"expect", OPTION_TEXT, &expected, "file in which malloc must lie, or system", NULL},
@@ -43,6 +48,7 @@ static struct lot {
     struct block* blocks;
     size_t count, room;
     struct sequence sequence;
+    struct block window[WINDOW];
 } lots[CREW_MAX];
 
 static void job_free(size_t number) {
@@ -61,6 +67,17 @@ static void job_allocate(size_t number) {
     }
 }
 
+static void job_churn(size_t number) {
+    struct lot* lot = &lots[number];
+    for (uint64_t done = 0; done < chunk_bytes / thread_count;) {
+        struct block* b = &lot->window[sequence_next(&lot->sequence) % WINDOW];
+        if (b->at) block_free(b);
+        size_t size = size_draw(&lot->sequence, sizes, SIZE_LOW, SIZE_HIGH);
+        *b = block_make(size, (uint32_t)sequence_next(&lot->sequence), touch);
+        done += size;
+    }
+}
+
 /* Does it, and adds what it took. */
 struct cost {
     double work_s, cpu_s;
@@ -70,6 +87,16 @@ static void work(struct cost* cost, void (*job)(size_t)) {
     crew_do(job);
     cost->work_s += now_s() - start;
     cost->cpu_s += now_cpu_s() - cpu;
+}
+
+static void steps_run(void) {
+    for (char letter; read(0, &letter, 1) == 1;) {
+        struct cost cost = {0};
+        work(&cost, letter == 'f' ? job_free : letter == 'a' ? job_allocate : job_churn);
+        char line[64];
+        int length = snprintf(line, sizeof line, "%.9f %.9f\n", cost.work_s, now_cpu_s());
+        if (write(1, line, (size_t)length) != length) give_up("nobody reads");
+    }
 }
 
 static double median(double* values, size_t count) {
@@ -93,6 +120,11 @@ int main(int argc, char** argv) {
         lots[i].room = total_bytes / thread_count / 4096 + 4096;
         lots[i].blocks = memory_map(lots[i].room * sizeof(struct block));
         lots[i].sequence = sequence_of(seed, i);
+    }
+    if (stepped) {
+        result_flush(); /* where malloc lies */
+        steps_run();
+        _exit(0);
     }
     crew_do(job_allocate);
     rest_s(period_s);
