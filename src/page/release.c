@@ -31,7 +31,9 @@ static uint64_t window_end;     /* Sync: relaxed; whoever moves it on ends the w
 static uint32_t alone_calls;    /* Sync: relaxed; no more than a rhythm */
 static uint32_t alone_left;     /* Sync: relaxed; windows until a helper is tried again */
 static uint64_t last_refaulted; /* Sync: release_lock; at the end of the window before */
-static uint64_t mean_cost_ns;   /* Sync: release_lock */
+static bool window_is_dear;     /* Sync: release_lock; this and the next two: see window_adapt */
+static uint32_t windows_dear;
+static uint32_t windows_calm;
 
 /* What is being purged. Sync: release_lock. */
 struct batch {
@@ -154,20 +156,26 @@ static uint64_t holes_pass(bool all) {
 }
 
 /* Under release_lock: the window follows what came back. A page that is returned and needed again costs two
- * passages through the kernel and its zeroing; when that takes more than one part in 32 of the time, as a
- * sliding mean over some windows, memory was returned too early. */
+ * passages through the kernel and its zeroing. Where that took more than one part in 16 of a window's time,
+ * memory may have been returned too early; once is a change of phase, the third time is a rhythm, for which
+ * the window is made longer. In the long run without such windows it is made shorter again. */
 static void window_adapt(void) {
-    enum { page_cost_ns = 600, dear = 32, cheap = 256 };
+    enum { page_cost_ns = 600, dear = 16, rhythm = 3, calm = 32 };
     uint64_t least = core_options.release_delay * 1000000;
     uint64_t most = core_options.release_delay_max * 1000000;
     uint64_t window = load_relaxed(&release_totals.window_ns);
     uint64_t refaulted = load_relaxed(&release_totals.refaulted);
-    mean_cost_ns = (3 * mean_cost_ns + ((refaulted - last_refaulted) >> page_shift) * page_cost_ns) / 4;
+    bool was_dear = window_is_dear;
+    window_is_dear = ((refaulted - last_refaulted) >> page_shift) * page_cost_ns > window / dear;
     last_refaulted = refaulted;
-    if (mean_cost_ns > window / dear)
-        window *= 2;
-    else if (mean_cost_ns < window / cheap)
+    if (window_is_dear) {
+        windows_calm = 0;
+        if (!was_dear && ++windows_dear >= rhythm) window *= 2;
+    } else if (++windows_calm == calm) {
+        windows_calm = 0;
+        if (windows_dear != 0) windows_dear--;
         window /= 2;
+    }
     if (window > most) window = most;
     if (window < least) window = least;
     store_relaxed(&release_totals.window_ns, window);
