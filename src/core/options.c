@@ -4,6 +4,8 @@
  */
 #include "core/options.h"
 
+#include <stddef.h>
+
 #include "base/text.h"
 #include "os/os.h"
 #include "weir/weir.h"
@@ -26,23 +28,48 @@ struct option_row {
 static const struct option_row option_rows[] = {
 #define WEIR_OPTION(name, type, value, min, max, help) {#name, type, value, min, max, NULL, help},
 #define WEIR_OPTION_ENUM(name, value, words, help) {#name, WORDS, value, 0, 0, words, help},
+#define WEIR_PRESET(preset, option, value)
 #include "core/options.def"
 #undef WEIR_OPTION
 #undef WEIR_OPTION_ENUM
+#undef WEIR_PRESET
 };
 enum { option_count = sizeof option_rows / sizeof option_rows[0] };
 
 WEIR_VAR struct core_options core_options = {
 #define WEIR_OPTION(name, type, value, min, max, help) .name = (value),
 #define WEIR_OPTION_ENUM(name, value, words, help) .name = (value),
+#define WEIR_PRESET(preset, option, value)
 #include "core/options.def"
 #undef WEIR_OPTION
 #undef WEIR_OPTION_ENUM
+#undef WEIR_PRESET
 };
 
-static_assert(sizeof(struct core_options) == option_count * sizeof(uint64_t), "one word per option");
+static_assert(offsetof(struct core_options, given) == option_count * sizeof(uint64_t), "one word per option");
+static_assert(option_count <= 64, "one bit per option");
+
+#define OPTION_ROW(name) (offsetof(struct core_options, name) / sizeof(uint64_t))
+
+struct preset_row {
+    const char* preset;
+    size_t row;
+    uint64_t value;
+};
+
+static const struct preset_row preset_rows[] = {
+#define WEIR_OPTION(name, type, value, min, max, help)
+#define WEIR_OPTION_ENUM(name, value, words, help)
+#define WEIR_PRESET(preset, option, value) {#preset, OPTION_ROW(option), value},
+#include "core/options.def"
+#undef WEIR_OPTION
+#undef WEIR_OPTION_ENUM
+#undef WEIR_PRESET
+};
+enum { preset_count = sizeof preset_rows / sizeof preset_rows[0] };
 
 static uint64_t* option_slot(size_t row) { return (uint64_t*)(void*)&core_options + row; }
+static bool option_is_given(size_t row) { return (core_options.given >> row & 1) != 0; }
 
 static void option_warn(const char* text, size_t length, const char* middle, const char* what) {
     char line[256];
@@ -68,6 +95,17 @@ static const char* option_nearest(const char* name, size_t length) {
             text_distance(name, length, option_rows[best].name))
             best = i;
     return option_rows[best].name;
+}
+
+/* The word with number `index` in "a|b|c"; it has so many. */
+static const char* option_word_at(const char* words, uint64_t index, size_t* length) {
+    for (; index != 0; index--) {
+        while (*words != '|') words++;
+        words++;
+    }
+    *length = 0;
+    while (words[*length] != '\0' && words[*length] != '|') ++*length;
+    return words;
 }
 
 /* Index of the word `value` in "a|b|c"; also 0 and 1 for the first two. SIZE_MAX: none. */
@@ -107,6 +145,24 @@ static bool option_number(const char* value, size_t length, bool suffix, uint64_
     return i == length;
 }
 
+/* Put the preset's values in the place of all defaults; an earlier preset is forgotten. */
+static void preset_apply(const char* preset, size_t length) {
+    for (size_t row = 0; row < option_count; row++)
+        if (!option_is_given(row)) *option_slot(row) = option_rows[row].value;
+    for (size_t i = 0; i < preset_count; i++)
+        if (text_equal(preset, length, preset_rows[i].preset) && !option_is_given(preset_rows[i].row))
+            *option_slot(preset_rows[i].row) = preset_rows[i].value;
+}
+
+static void option_give(size_t row, uint64_t value) {
+    *option_slot(row) = value;
+    core_options.given |= 1ull << row;
+    if (row != OPTION_ROW(preset)) return;
+    size_t length;
+    const char* word = option_word_at(option_rows[row].words, value, &length);
+    preset_apply(word, length);
+}
+
 static bool option_set(const char* name, size_t name_length, const char* value, size_t value_length) {
     size_t row = option_find(name, name_length);
     if (row == option_count) {
@@ -120,7 +176,7 @@ static bool option_set(const char* name, size_t name_length, const char* value, 
             option_warn(name, name_length, "' takes one of ", o->words);
             return false;
         }
-        *option_slot(row) = word;
+        option_give(row, word);
         return true;
     }
     uint64_t n;
@@ -128,7 +184,7 @@ static bool option_set(const char* name, size_t name_length, const char* value, 
         option_warn(name, name_length, "' has a value that is no number in its range: ", o->help);
         return false;
     }
-    *option_slot(row) = n;
+    option_give(row, n);
     return true;
 }
 
@@ -150,12 +206,30 @@ WEIR_FN bool core_options_parse(const char* string) {
     return good;
 }
 
-static void option_print_words(struct text* t, const char* words, uint64_t value) {
-    for (; value != 0; value--) {
-        while (*words != '|') words++;
-        words++;
+static void option_print_word(struct text* t, const char* words, uint64_t index) {
+    size_t length;
+    const char* word = option_word_at(words, index, &length);
+    for (size_t i = 0; i < length; i++) text_char(t, word[i]);
+}
+
+/* What each preset that is not the default changes. */
+static void presets_help(void) {
+    for (size_t i = 0; i < preset_count;) {
+        const char* preset = preset_rows[i].preset;
+        char line[320];
+        struct text t = text_make(line, sizeof line - 1);
+        text_string(&t, "weir: preset ");
+        text_string(&t, preset);
+        text_char(&t, ':');
+        for (; i < preset_count && text_equal(preset, text_length(preset, 64), preset_rows[i].preset); i++) {
+            text_char(&t, ' ');
+            text_string(&t, option_rows[preset_rows[i].row].name);
+            text_char(&t, '=');
+            text_number(&t, preset_rows[i].value);
+        }
+        line[t.length++] = '\n';
+        os_write(2, line, t.length);
     }
-    while (*words != '\0' && *words != '|') text_char(t, *words++);
 }
 
 static void options_help(void) {
@@ -167,7 +241,7 @@ static void options_help(void) {
         text_string(&t, o->name);
         text_char(&t, '=');
         if (o->type == WORDS)
-            option_print_words(&t, o->words, *option_slot(row));
+            option_print_word(&t, o->words, *option_slot(row));
         else
             text_number(&t, *option_slot(row));
         if (o->type == WORDS) {
@@ -180,6 +254,7 @@ static void options_help(void) {
         line[t.length++] = '\n';
         os_write(2, line, t.length);
     }
+    presets_help();
 }
 
 WEIR_FN void core_options_start(void) {

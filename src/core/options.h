@@ -1,8 +1,9 @@
 /* options.h: the run-time options, parsed once at start-up.
  *
  * Upper layers read `core_options.NAME`. Sources in rising priority: the default in options.def, the
- * program's `weir_options` string, the environment's WEIR_OPTIONS, one variable WEIR_<NAME> per option.
- * It deliberately knows nothing of what an option does.
+ * program's `weir_options` string, the environment's WEIR_OPTIONS, one variable WEIR_<NAME> per option. A
+ * preset takes the place of the defaults, in whatever source it comes. It deliberately knows nothing of what
+ * an option does.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -17,9 +18,12 @@
 struct core_options {
 #define WEIR_OPTION(name, type, value, min, max, help) uint64_t name;
 #define WEIR_OPTION_ENUM(name, value, words, help) uint64_t name;
+#define WEIR_PRESET(preset, option, value)
 #include "core/options.def"
 #undef WEIR_OPTION
 #undef WEIR_OPTION_ENUM
+#undef WEIR_PRESET
+    uint64_t given; /* bit i: the user gave the option of row i, which a preset then leaves alone */
 };
 WEIR_VAR_DECL struct core_options core_options;
 

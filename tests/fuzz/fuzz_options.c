@@ -41,9 +41,11 @@ static void ranges_check(void) {
     if (core_options.name > (max) || core_options.name + 1 < (min) + 1) abort();
 #define WEIR_OPTION_ENUM(name, value, words, help)                                                           \
     if (core_options.name >= words_count(words)) abort();
+#define WEIR_PRESET(preset, option, value)
 #include "core/options.def"
 #undef WEIR_OPTION
 #undef WEIR_OPTION_ENUM
+#undef WEIR_PRESET
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {

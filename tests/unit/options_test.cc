@@ -26,9 +26,29 @@ const std::vector<Row>& rows() {
     {#name, type, value, min, max, "", help, &core_options.name},
 #define WEIR_OPTION_ENUM(name, value, words, help)                                                           \
     {#name, WORDS, value, 0, 0, words, help, &core_options.name},
+#define WEIR_PRESET(preset, option, value)
 #include "core/options.def"
 #undef WEIR_OPTION
 #undef WEIR_OPTION_ENUM
+#undef WEIR_PRESET
+    };
+    return all;
+}
+
+struct PresetRow {
+    std::string preset, option;
+    uint64_t value;
+};
+
+const std::vector<PresetRow>& preset_rows() {
+    static const std::vector<PresetRow> all = {
+#define WEIR_OPTION(name, type, value, min, max, help)
+#define WEIR_OPTION_ENUM(name, value, words, help)
+#define WEIR_PRESET(preset, option, value) {#preset, #option, value},
+#include "core/options.def"
+#undef WEIR_OPTION
+#undef WEIR_OPTION_ENUM
+#undef WEIR_PRESET
     };
     return all;
 }
@@ -48,6 +68,29 @@ std::string upper(std::string s) {
     for (char& c : s)
         if (c >= 'a' && c <= 'z') c = static_cast<char>(c - 'a' + 'A');
     return s;
+}
+
+const Row& row_of(const std::string& name) {
+    for (const Row& row : rows())
+        if (row.name == name) return row;
+    abort();
+}
+
+const std::vector<std::string> preset_names = words_of(row_of("preset"));
+
+// What an option has under a preset when the user does not give it.
+uint64_t preset_value(const Row& row, const std::string& preset) {
+    if (row.name == "preset")
+        for (size_t i = 0; i < preset_names.size(); i++)
+            if (preset_names[i] == preset) return i;
+    for (const PresetRow& r : preset_rows())
+        if (r.preset == preset && r.option == row.name) return r.value;
+    return row.value;
+}
+
+void expect_preset(const std::string& preset) {
+    for (const Row& row : rows())
+        EXPECT_EQ(*row.slot, preset_value(row, preset)) << preset << ' ' << row.name;
 }
 
 class Options : public ::testing::Test {
@@ -209,8 +252,10 @@ TEST_F(Options, EveryOptionHasAVariable) {
         EXPECT_FINE(in_child([&] {
             setenv(("WEIR_" + upper(row.name)).c_str(), value.c_str(), 1);
             core_options_start();
+            std::string preset = row.name == "preset" ? value : "balanced";
             for (const Row& other : rows())
-                EXPECT_EQ(*other.slot, other.name == row.name ? expected : other.value) << other.name;
+                EXPECT_EQ(*other.slot, other.name == row.name ? expected : preset_value(other, preset))
+                    << other.name;
         }));
     }
 }
@@ -232,6 +277,103 @@ TEST_F(Options, LaterSourcesWin) {
     }));
 }
 
+TEST_F(Options, PresetsAreRowsOfTheTables) {
+    EXPECT_EQ(preset_names, (std::vector<std::string>{"balanced", "small", "fast"}));
+    EXPECT_EQ(core_options.preset, 0u);
+    for (const PresetRow& r : preset_rows()) {
+        const Row& row = row_of(r.option);
+        EXPECT_TRUE(r.preset == "small" || r.preset == "fast") << r.preset << ": the defaults are balanced";
+        EXPECT_NE(r.option, "preset");
+        EXPECT_NE(r.value, row.value) << r.preset << ' ' << r.option << " is what it is without the preset";
+        if (row.type == WORDS) {
+            EXPECT_LT(r.value, words_of(row).size());
+        } else {
+            EXPECT_LE(row.min, r.value) << r.option;
+            EXPECT_LE(r.value, row.max) << r.option;
+        }
+        size_t same = 0;
+        for (const PresetRow& other : preset_rows())
+            same += other.preset == r.preset && other.option == r.option;
+        EXPECT_EQ(same, 1u) << r.preset << ' ' << r.option;
+    }
+}
+
+TEST_F(Options, APresetIsTheDefaultsOfTheOthers) {
+    for (const std::string& first : preset_names)
+        for (const std::string& last : preset_names) {
+            EXPECT_TRUE(core_options_parse(("preset=" + first).c_str()));
+            expect_preset(first);
+            EXPECT_TRUE(core_options_parse(("preset=" + first + ":preset=" + last).c_str()));
+            expect_preset(last);
+        }
+}
+
+TEST_F(Options, AGivenOptionBeatsAPresetInWhateverOrder) {
+    for (const PresetRow& r : preset_rows()) {
+        const Row& row = row_of(r.option);
+        // Each value also once the default: given is given.
+        for (uint64_t value : {row.min, row.value}) {
+            std::string given = r.option + "=" + std::to_string(value);
+            std::string preset = "preset=" + r.preset;
+            for (const std::string& options : {given + ":" + preset, preset + ":" + given}) {
+                core_options = saved;
+                EXPECT_TRUE(core_options_parse(options.c_str()));
+                for (const Row& other : rows())
+                    EXPECT_EQ(*other.slot, other.name == r.option ? value : preset_value(other, r.preset))
+                        << options << ' ' << other.name;
+            }
+        }
+    }
+}
+
+TEST_F(Options, ARefusedValueIsNotGiven) {
+    EXPECT_NE(printed_by("release_delay=0", false), "");
+    EXPECT_NE(printed_by("preset=tiny", false), "");
+    EXPECT_TRUE(in_child([] {
+                    core_options_parse("release_delay=0:preset=small:preset=tiny");
+                    expect_preset("small");
+                }).fine());
+}
+
+// A preset and an option in each two of the three sources, both ways round.
+TEST_F(Options, PresetsWorkInEverySource) {
+    struct Source {
+        const char* in_program;
+        const char* all;
+        const char* preset;
+        const char* delay;
+        const char* wins;
+        bool given; // release_delay=7
+    };
+    const Source sources[] = {{"preset=small", nullptr, nullptr, nullptr, "small", false},
+                              {nullptr, "preset=small", nullptr, nullptr, "small", false},
+                              {nullptr, nullptr, "small", nullptr, "small", false},
+                              {"preset=small", "preset=fast", nullptr, nullptr, "fast", false},
+                              {"preset=small", nullptr, "fast", nullptr, "fast", false},
+                              {nullptr, "preset=small", "fast", nullptr, "fast", false},
+                              {"preset=fast", "preset=small", "balanced", nullptr, "balanced", false},
+                              {"release_delay=7", "preset=small", nullptr, nullptr, "small", true},
+                              {"release_delay=7", nullptr, "fast", nullptr, "fast", true},
+                              {nullptr, "release_delay=7", "fast", nullptr, "fast", true},
+                              {"preset=fast", "release_delay=7", nullptr, nullptr, "fast", true},
+                              {"preset=fast", nullptr, nullptr, "7", "fast", true},
+                              {nullptr, "preset=small", nullptr, "7", "small", true},
+                              {nullptr, nullptr, "small", "7", "small", true}};
+    for (const Source& s : sources)
+        EXPECT_FINE(in_child([&] {
+            weir_options = s.in_program;
+            if (s.all != nullptr) setenv("WEIR_OPTIONS", s.all, 1);
+            if (s.preset != nullptr) setenv("WEIR_PRESET", s.preset, 1);
+            if (s.delay != nullptr) setenv("WEIR_RELEASE_DELAY", s.delay, 1);
+            core_options_start();
+            if (s.given) {
+                EXPECT_EQ(core_options.release_delay, 7u);
+                core_options.release_delay = preset_value(row_of("release_delay"), s.wins);
+            }
+            expect_preset(s.wins);
+        }));
+}
+
 TEST_F(Options, VariablesWarnLikeStrings) {
     Ended ended = in_child([] {
         setenv("WEIR_CHECK_EVERY", "0", 1);
@@ -249,19 +391,28 @@ TEST_F(Options, VariablesWarnLikeStrings) {
 
 TEST_F(Options, HelpPrintsEveryOptionWithItsValue) {
     Ended ended = in_child([] {
-        setenv("WEIR_OPTIONS", "help=1:check_every=5:on_error=report", 1);
+        setenv("WEIR_OPTIONS", "help=1:check_every=5:on_error=report:preset=small:dirty_max=9m", 1);
         core_options_start();
     });
     EXPECT_TRUE(ended.fine());
     std::string expected;
     for (const Row& row : rows()) {
-        std::string value = row.type == WORDS ? words_of(row)[row.value] : std::to_string(row.value);
+        uint64_t number = preset_value(row, "small");
+        std::string value = row.type == WORDS ? words_of(row)[number] : std::to_string(number);
         if (row.name == "help") value = "yes";
         if (row.name == "check_every") value = "5";
         if (row.name == "on_error") value = "report";
+        if (row.name == "dirty_max") value = "9437184";
         expected += "weir: " + row.name + "=" + value;
         if (row.type == WORDS) expected += " (" + row.words + ")";
         expected += ": " + row.help + "\n";
+    }
+    for (const std::string& preset : preset_names) {
+        if (preset == "balanced") continue;
+        expected += "weir: preset " + preset + ":";
+        for (const PresetRow& r : preset_rows())
+            if (r.preset == preset) expected += " " + r.option + "=" + std::to_string(r.value);
+        expected += "\n";
     }
     EXPECT_EQ(ended.printed, expected);
 }

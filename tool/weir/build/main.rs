@@ -79,9 +79,9 @@ fn helper_path(library: &Path, name: &str) -> Result<PathBuf, String> {
     }
 }
 
-fn options_source(options: &[options_def::Def]) -> String {
+fn options_source(table: &options_def::Table) -> String {
     let mut text = String::from("pub const OPTIONS: &[Opt] = &[\n");
-    for option in options {
+    for option in &table.options {
         let kind = match &option.kind {
             options_def::Kind::Size { default, min, max } => {
                 format!("Kind::Size {{ default: {default}, min: {min}, max: {max} }}")
@@ -96,6 +96,13 @@ fn options_source(options: &[options_def::Def]) -> String {
         text.push_str(&format!(
             "    Opt {{ name: {:?}, kind: {kind}, help: {:?} }},\n",
             option.name, option.help
+        ));
+    }
+    text.push_str("];\npub const PRESETS: &[Preset] = &[\n");
+    for row in &table.presets {
+        text.push_str(&format!(
+            "    Preset {{ preset: {:?}, option: {:?}, value: {} }},\n",
+            row.preset, row.option, row.value
         ));
     }
     text.push_str("];\n");

@@ -1,6 +1,6 @@
 //! Parses the option table `src/core/options.def`. Used by the build script, and by the tool's unit
 //! tests, which feed it broken tables. It does not know what an option does, only its row's shape:
-//! a macro call per option, whose numbers are constants with an optional shift.
+//! a macro call per option, and per value of a preset, whose numbers are constants with an optional shift.
 //!
 //! SPDX-License-Identifier: Apache-2.0
 
@@ -18,21 +18,66 @@ pub enum Kind {
     Word { default: usize, words: Vec<String> },
 }
 
+/// What a preset puts in the place of an option's default.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Preset {
+    pub preset: String,
+    pub option: String,
+    pub value: u64,
+}
+
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Table {
+    pub options: Vec<Def>,
+    pub presets: Vec<Preset>,
+}
+
+enum Row {
+    Option(Def),
+    Preset(Preset),
+}
+
 /// All rows of the table in its order, or what is wrong and in which line.
-pub fn parse(text: &str) -> Result<Vec<Def>, String> {
+pub fn parse(text: &str) -> Result<Table, String> {
     let text = without_comments(text);
-    let mut rows = Vec::new();
+    let mut table = Table::default();
     let mut rest = text.as_str();
     while let Some(start) = rest.find(|c: char| !c.is_whitespace()) {
         let line = 1 + text[..text.len() - rest.len() + start].matches('\n').count();
-        let (row, after) = call(&rest[start..]).map_err(|why| format!("line {line}: {why}"))?;
-        rows.push(row);
+        let at_line = |why| format!("line {line}: {why}");
+        let (row, after) = call(&rest[start..]).map_err(at_line)?;
+        match row {
+            Row::Option(def) => table.options.push(def),
+            Row::Preset(preset) => {
+                preset_fits(&table.options, &preset).map_err(at_line)?;
+                table.presets.push(preset);
+            }
+        }
         rest = after;
     }
-    if rows.is_empty() {
+    if table.options.is_empty() {
         return Err("the table has no options".to_owned());
     }
-    Ok(rows)
+    Ok(table)
+}
+
+/// A preset's row comes after the rows that it speaks of.
+fn preset_fits(options: &[Def], row: &Preset) -> Result<(), String> {
+    let find = |name: &str| options.iter().find(|def| def.name == name);
+    let Some(Def { kind: Kind::Word { words, .. }, .. }) = find("preset") else {
+        return Err("WEIR_PRESET without an option named preset".to_owned());
+    };
+    if !words.contains(&row.preset) {
+        return Err(format!("{}: no such preset", row.preset));
+    }
+    let fits = match find(&row.option).map(|def| &def.kind) {
+        None => return Err(format!("{}: no such option", row.option)),
+        Some(Kind::Size { min, max, .. } | Kind::Count { min, max, .. }) => {
+            (*min..=*max).contains(&row.value)
+        }
+        Some(Kind::Word { words, .. }) => row.value < words.len() as u64,
+    };
+    if fits { Ok(()) } else { Err(format!("{}: out of its range in a preset", row.option)) }
 }
 
 /// Comments become blanks, so that line numbers stay.
@@ -74,10 +119,10 @@ fn without_comments(text: &str) -> String {
 }
 
 /// One macro call at the start of `text`; the rest of the text comes back with it.
-fn call(text: &str) -> Result<(Def, &str), String> {
+fn call(text: &str) -> Result<(Row, &str), String> {
     let open = text.find('(').ok_or("expected WEIR_OPTION(...)")?;
     let (fields, after) = arguments(&text[open + 1..])?;
-    let def = match (text[..open].trim(), fields.as_slice()) {
+    let row = match (text[..open].trim(), fields.as_slice()) {
         ("WEIR_OPTION", [name, kind, default, min, max, help]) => {
             let (default, min, max) = (number(default)?, number(min)?, number(max)?);
             if min > max || default < min || default > max {
@@ -88,7 +133,7 @@ fn call(text: &str) -> Result<(Def, &str), String> {
                 "COUNT" => Kind::Count { default, min, max },
                 other => return Err(format!("{name}: unknown type {other}")),
             };
-            Def { name: name.clone(), kind, help: string(help)? }
+            Row::Option(Def { name: name.clone(), kind, help: string(help)? })
         }
         ("WEIR_OPTION_ENUM", [name, default, words, help]) => {
             let words: Vec<String> = string(words)?.split('|').map(str::to_owned).collect();
@@ -96,14 +141,20 @@ fn call(text: &str) -> Result<(Def, &str), String> {
             if default >= words.len() {
                 return Err(format!("{name}: the default is none of the words"));
             }
-            Def { name: name.clone(), kind: Kind::Word { default, words }, help: string(help)? }
+            let kind = Kind::Word { default, words };
+            Row::Option(Def { name: name.clone(), kind, help: string(help)? })
         }
-        (name @ ("WEIR_OPTION" | "WEIR_OPTION_ENUM"), fields) => {
+        ("WEIR_PRESET", [preset, option, value]) => Row::Preset(Preset {
+            preset: preset.clone(),
+            option: option.clone(),
+            value: number(value)?,
+        }),
+        (name @ ("WEIR_OPTION" | "WEIR_OPTION_ENUM" | "WEIR_PRESET"), fields) => {
             return Err(format!("{name} with {} fields", fields.len()));
         }
         (other, _) => return Err(format!("unknown macro {other}")),
     };
-    Ok((def, after))
+    Ok((row, after))
 }
 
 /// The comma-separated fields up to the closing parenthesis.

@@ -21,6 +21,14 @@ pub struct Opt {
     pub help: &'static str,
 }
 
+/// What a preset puts in the place of an option's default.
+#[derive(Debug)]
+pub struct Preset {
+    pub preset: &'static str,
+    pub option: &'static str,
+    pub value: u64,
+}
+
 include!(concat!(env!("OUT_DIR"), "/options.rs"));
 
 /// Checks `K=V:K=V...`; the message names what is wrong and what would be right.
@@ -147,9 +155,40 @@ pub fn listing() -> String {
         let _ =
             writeln!(out, "{:name$}  {:default$}  {:values$}  {}", row[0], row[1], row[2], row[3]);
     }
+    out.push_str(&presets_listing(OPTIONS, PRESETS));
     out.push_str(
         "\nUse them as --options NAME=VALUE:NAME=VALUE or in the environment variable WEIR_OPTIONS.\n",
     );
+    out
+}
+
+/// What each preset changes, in a line for each.
+fn presets_listing(options: &[Opt], presets: &[Preset]) -> String {
+    let mut out = String::new();
+    let words = options.iter().find_map(|option| match &option.kind {
+        Kind::Word { words, .. } if option.name == "preset" => Some(*words),
+        _ => None,
+    });
+    for word in words.unwrap_or_default() {
+        let values: Vec<String> = presets
+            .iter()
+            .filter(|row| row.preset == *word)
+            .filter_map(|row| {
+                let option = options.iter().find(|option| option.name == row.option)?;
+                let value = match &option.kind {
+                    Kind::Word { words, .. } => (*words.get(row.value as usize)?).to_owned(),
+                    kind => quantity(kind, row.value),
+                };
+                Some(format!("{}={value}", row.option))
+            })
+            .collect();
+        let values = if values.is_empty() { "the defaults".to_owned() } else { values.join(":") };
+        let _ = writeln!(out, "preset={word}: {values}");
+    }
+    if !out.is_empty() {
+        out.insert(0, '\n');
+        out.push_str("An option that is given beats the preset, in whatever order and source.\n");
+    }
     out
 }
 
@@ -210,6 +249,31 @@ mod tests {
     fn the_real_table_is_there() {
         assert!(OPTIONS.iter().any(|option| option.name == "on_error"));
         assert!(listing().contains("on_error"));
+        assert!(listing().contains("\npreset=balanced: the defaults\n"));
+        assert!(listing().contains("\npreset=small: release_delay="));
+    }
+
+    #[test]
+    fn presets_are_listed_with_their_values() {
+        let options = [
+            Opt {
+                name: "preset",
+                kind: Kind::Word { default: 0, words: &["plain", "small"] },
+                help: "",
+            },
+            Opt { name: "kept", kind: Kind::Size { default: 0, min: 0, max: 1 << 40 }, help: "" },
+            Opt { name: "mode", kind: Kind::Word { default: 0, words: &["a", "b"] }, help: "" },
+        ];
+        let presets = [
+            Preset { preset: "small", option: "kept", value: 4 << 20 },
+            Preset { preset: "small", option: "mode", value: 1 },
+        ];
+        assert_eq!(
+            presets_listing(&options, &presets),
+            "\npreset=plain: the defaults\npreset=small: kept=4m:mode=b\n\
+             An option that is given beats the preset, in whatever order and source.\n"
+        );
+        assert_eq!(presets_listing(TABLE, &[]), "");
     }
 
     #[test]
@@ -221,13 +285,14 @@ mod tests {
 
     #[test]
     fn the_table_parser_reads_every_shape() {
-        let rows = options_def::parse(
+        let table = options_def::parse(
             "/* WEIR_OPTION(no) */\nWEIR_OPTION(a, SIZE, 32ull << 20, 0x10, UINT64_MAX, \"x, (y)\" \"z\")\n\
-             // no\nWEIR_OPTION_ENUM(b, 1, \"no|yes\", \"say \\\"hi\\\"\")",
+             // no\nWEIR_OPTION_ENUM(preset, 1, \"no|yes\", \"say \\\"hi\\\"\")\n\
+             WEIR_PRESET(no, a, 16)\nWEIR_PRESET(yes, a, 1ull << 20)",
         )
         .unwrap_or_else(|why| panic!("{why}"));
         assert_eq!(
-            rows,
+            table.options,
             [
                 options_def::Def {
                     name: "a".into(),
@@ -235,7 +300,7 @@ mod tests {
                     help: "x, (y)z".into()
                 },
                 options_def::Def {
-                    name: "b".into(),
+                    name: "preset".into(),
                     kind: options_def::Kind::Word {
                         default: 1,
                         words: vec!["no".into(), "yes".into()]
@@ -244,6 +309,12 @@ mod tests {
                 },
             ]
         );
+        let preset = |preset: &str, value| options_def::Preset {
+            preset: preset.into(),
+            option: "a".into(),
+            value,
+        };
+        assert_eq!(table.presets, [preset("no", 16), preset("yes", 1 << 20)]);
     }
 
     #[test]
@@ -258,6 +329,25 @@ mod tests {
             ("WEIR_OPTION(a, COUNT, 1 << 64, 0, 2, \"\")", "not a constant"),
             ("WEIR_OPTION_ENUM(a, 2, \"x|y\", \"\")", "none of the words"),
             ("WEIR_OTHER(a)", "unknown macro WEIR_OTHER"),
+            ("WEIR_PRESET(x, a, 1)", "without an option named preset"),
+            (
+                "WEIR_OPTION_ENUM(preset, 0, \"x|y\", \"\")\nWEIR_PRESET(z, a, 1)",
+                "line 2: z: no such preset",
+            ),
+            (
+                "WEIR_OPTION_ENUM(preset, 0, \"x|y\", \"\")\nWEIR_PRESET(x, a, 1)",
+                "a: no such option",
+            ),
+            (
+                "WEIR_OPTION_ENUM(preset, 0, \"x|y\", \"\")\nWEIR_PRESET(x, preset, 2)",
+                "out of its range",
+            ),
+            (
+                "WEIR_OPTION_ENUM(preset, 0, \"x|y\", \"\")\nWEIR_OPTION(a, COUNT, 1, 1, 2, \"\")\n\
+                 WEIR_PRESET(x, a, 3)",
+                "line 3: a: out of its range",
+            ),
+            ("WEIR_PRESET(x, a)", "WEIR_PRESET with 2 fields"),
         ] {
             match options_def::parse(text) {
                 Ok(_) => panic!("{text} was accepted"),
