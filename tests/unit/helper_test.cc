@@ -166,6 +166,11 @@ TEST(Helper, LeavesAProcessOfOneThreadWhenJoined) {
             if (i == 0 && !unit_emulated) {
                 EXPECT_EQ(syscall(SYS_unshare, CLONE_THREAD), -1);
             }
+            if (i % 2 != 0) { // met when its word is cleared already, but not more than that
+                store_release(&talk.stop, 1u);
+                os_futex_wake(&talk.stop, 1);
+                while (os_helper_runs()) arch_pause();
+            }
             stop(&talk);
             ASSERT_TRUE(syscall(SYS_unshare, CLONE_THREAD) == 0 || unit_emulated) << i;
         }
@@ -209,6 +214,7 @@ TEST(Helper, FollowsOneThatIsEnding) {
 }
 
 TEST(Helper, DoesNotKeepTheProcessFromEnding) {
+    if (unit_sanitized) GTEST_SKIP() << "no helper, and sanitizers do not know the stack that is used here";
     enum { BY_PTHREAD_EXIT, BY_EXIT, BY_OTHER_THREAD };
     for (int way : {BY_PTHREAD_EXIT, BY_EXIT, BY_OTHER_THREAD}) {
         static Talk talk;
@@ -252,7 +258,12 @@ TEST(Helper, EndsWhenItIsTheLastThread) {
         syscall(SYS_exit, 3);
     }
     int status = -1;
-    waitpid(pid, &status, 0);
+    pid_t ended = 0; // an alarm would do nothing: what is left has all signals blocked
+    for (int ms = 0; ms < 5000 && (ended = waitpid(pid, &status, WNOHANG)) == 0; ms++) usleep(1000);
+    if (ended == 0) {
+        kill(pid, SIGKILL);
+        waitpid(pid, &status, 0);
+    }
     EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 3) << status;
 }
 
