@@ -111,6 +111,7 @@ WEIR_FN void wire_open(void) {
     if (wire_slot == NULL) return;
     store_release(&wire_slot->state, (uint32_t)WEIR_WIRE_LOADED); /* publishes the identity fields */
     heap_tick_hook = wire_tick;
+    heap_large_hook = wire_look;
     release_tick_hook = wire_look;
 }
 

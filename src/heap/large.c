@@ -38,6 +38,10 @@ static void* large_publish(struct slice* s, bool clean) {
     return (void*)slice_address(s);
 }
 
+static void large_changed(void) {
+    if (weir_unlikely(heap_large_hook != NULL)) heap_large_hook();
+}
+
 WEIR_FN void* large_alloc(size_t size, size_t align, bool* zeroed) {
     if (size > PTRDIFF_MAX || align > PTRDIFF_MAX / 2) return NULL;
     size_t bytes = large_bytes(size);
@@ -47,7 +51,9 @@ WEIR_FN void* large_alloc(size_t size, size_t align, bool* zeroed) {
     s->bytes = bytes;
     add_relaxed(&span_totals.large, bytes);
     add_relaxed(&heap_totals.large_allocs, 1);
-    return large_publish(s, *zeroed);
+    void* p = large_publish(s, *zeroed);
+    large_changed();
+    return p;
 }
 
 WEIR_FN void large_free(struct slice* s) {
@@ -55,12 +61,15 @@ WEIR_FN void large_free(struct slice* s) {
     add_relaxed(&heap_totals.large_frees, 1);
     span_free(s);
     release_poke();
+    large_changed();
 }
 
 static void* large_set_bytes(struct slice* s, size_t old_bytes, size_t bytes) {
     add_relaxed(&span_totals.large, bytes - old_bytes); /* wraps where it shrinks */
     s->bytes = bytes;
-    return large_publish(s, false);
+    void* p = large_publish(s, false);
+    large_changed();
+    return p;
 }
 
 WEIR_FN void* large_realloc(struct slice* s, size_t size) {

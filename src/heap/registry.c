@@ -29,6 +29,7 @@ WEIR_VAR struct os_lock heaps_lock = {.rank = LOCK_HEAPS};
 WEIR_VAR struct heap_totals heap_totals;
 WEIR_VAR void (*heap_attach_hook)(void);
 WEIR_VAR void (*heap_tick_hook)(void);
+WEIR_VAR void (*heap_large_hook)(void);
 
 /* Sync: heaps_lock. */
 static struct heap* registry;
