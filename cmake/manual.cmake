@@ -1,4 +1,4 @@
-# manual.cmake: fills in libweir(3): the version, and the options as src/core/options.def has them.
+# manual.cmake: fills in libweir(3): the version, and the options and presets as src/core/options.def has them.
 #
 # Who may call it: install.cmake, while the build is configured, and the tests of the page. It reads the
 # table's rows as text. It deliberately does not know what an option does.
@@ -21,6 +21,31 @@ function(weir_manual_number out expression bytes)
     endforeach()
   endif()
   set(${out} "${number}${suffix}" PARENT_SCOPE)
+endfunction()
+
+# The rows of the presets: a paragraph for each, with all that it changes.
+function(weir_manual_presets out table)
+  file(STRINGS ${table} rows REGEX "^WEIR_PRESET")
+  set(text "")
+  set(last "")
+  foreach(row IN LISTS rows)
+    if(NOT row MATCHES "^WEIR_PRESET\\(([a-z]+), ([a-z_]+), ([^,]+)\\)$")
+      message(FATAL_ERROR "options.def: a row that the manual page's maker does not understand: ${row}")
+    endif()
+    set(preset ${CMAKE_MATCH_1})
+    set(option ${CMAKE_MATCH_2})
+    set(expression "${CMAKE_MATCH_3}")
+    file(STRINGS ${table} is_size REGEX "^WEIR_OPTION\\(${option}, SIZE,")
+    string(COMPARE NOTEQUAL "${is_size}" "" bytes)
+    weir_manual_number(value "${expression}" ${bytes})
+    if(NOT preset STREQUAL last)
+      string(APPEND text ".It Cm ${preset}\n")
+    endif()
+    string(APPEND text ".Cm ${option} :\n${value}.\n")
+    set(last ${preset})
+  endforeach()
+  string(REGEX REPLACE "\n$" "" text "${text}")
+  set(${out} "${text}" PARENT_SCOPE)
 endfunction()
 
 function(weir_manual page out)
@@ -60,5 +85,6 @@ function(weir_manual page out)
     endif()
   endforeach()
   string(REGEX REPLACE "\n$" "" WEIR_OPTIONS_ROWS "${WEIR_OPTIONS_ROWS}")
+  weir_manual_presets(WEIR_PRESETS_ROWS ${table})
   configure_file(${page} ${out} @ONLY)
 endfunction()

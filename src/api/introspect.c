@@ -125,7 +125,11 @@ WEIR_EXPORT int malloc_trim(size_t pad) {
 /* M_TRIM_THRESHOLD sets what dirty_max sets; the other parameters of glibc's malloc mean nothing here
  * and are accepted with the values that glibc accepts. */
 WEIR_EXPORT int mallopt(int parameter, int value) {
+    if (heap_self() == &heap_empty)
+        heap_attach(); /* the options are read first: the program's word comes last */
     if (parameter == M_MXFAST && (value < 0 || value > 80 * (int)sizeof(size_t) / 4)) return 0;
-    if (parameter == M_TRIM_THRESHOLD && value >= 0) store_relaxed(&core_options.dirty_max, (uint64_t)value);
+    /* glibc: -1 is no trimming at all. Here it is no bound; free memory still goes when its time is up. */
+    if (parameter == M_TRIM_THRESHOLD)
+        store_relaxed(&core_options.dirty_max, value < 0 ? UINT64_MAX : (uint64_t)value);
     return 1;
 }
