@@ -61,6 +61,7 @@ void unit_census(struct unit_figures* out) {
     *out = (struct unit_figures){.live_bytes = t.live_bytes,
                                  .live_blocks = t.live_blocks,
                                  .cached_bytes = t.cached_bytes,
+                                 .hole_bytes = t.hole_bytes,
                                  .meta_bytes = t.meta_bytes,
                                  .record_bytes = t.record_bytes,
                                  .reserved_bytes = t.reserved_bytes,
@@ -94,12 +95,12 @@ static void mark(unsigned char* seen, const struct slice* s, const block_t* p, u
 }
 
 static bool is_hole(const struct slice* s, size_t page) {
-    size_t per_slice = SLICE_BYTES / os_page_bytes();
-    return (slice_pages(s)[page / per_slice].state >> page % per_slice & 1) != 0;
+    size_t per_slice = slice_page_count();
+    return (hole_of(load_relaxed(&slice_pages(s)[page / per_slice].state)) >> page % per_slice & 1) != 0;
 }
 
 static bool is_built(const struct slice* s, size_t block) {
-    size_t page = os_page_bytes();
+    size_t page = (size_t)1 << page_shift;
     size_t bytes = slab_class(s)->bytes;
     for (size_t g = block * bytes / page; g <= ((block + 1) * bytes - 1) / page; g++)
         if (is_hole(s, g)) return false;
@@ -110,8 +111,8 @@ static bool is_built(const struct slice* s, size_t block) {
 static const char* pages_wrong(const struct slice* s, unsigned char* seen) {
     const char* wrong = NULL;
     const struct slice_pages* pages = slice_pages(s);
-    size_t page = os_page_bytes();
-    size_t per_slice = SLICE_BYTES / page;
+    size_t page = (size_t)1 << page_shift;
+    size_t per_slice = slice_page_count();
     uint32_t sorted = 0;
     uint32_t built = 0;
     for (size_t g = 0; g < per_slice * s->span_slices; g++) {
