@@ -5,8 +5,8 @@
 
 use super::*;
 
-/// `grow MB MS THEN`: takes memory in small blocks, stays, and then `frees` and stays four times as long, `ends`, is `killed`, or
-/// `executes` a program without the library.
+/// `grow MB MS THEN [SIZE]`: takes memory in small blocks (or of SIZE bytes), stays, and then `frees` and stays four times as
+/// long, `ends`, is `killed`, or `executes` a program without the library. Large blocks are also freed little by little.
 const GROW: &str = r#"
 #include <signal.h>
 #include <stdlib.h>
@@ -16,17 +16,21 @@ const GROW: &str = r#"
 static void stay(long ms) { nanosleep(&(struct timespec){ms / 1000, ms % 1000 * 1000000}, 0); }
 int main(int argc, char** argv) {
     if (argc < 4) return 2;
-    size_t count = strtoul(argv[1], 0, 10) * 1000;
+    size_t size = argc > 4 ? strtoul(argv[4], 0, 10) : 1000;
+    size_t count = strtoul(argv[1], 0, 10) * 1000000 / size;
     char** blocks = malloc(count * sizeof *blocks);
     for (size_t i = 0; i < count; i++) {
-        memset(blocks[i] = malloc(1000), 1, 1000);
+        memset(blocks[i] = malloc(size), 1, size);
         if (i % (count / 8) == 0) stay(40);
     }
     stay(atol(argv[2]));
     if (strcmp(argv[3], "kill") == 0) raise(SIGKILL);
     if (strcmp(argv[3], "execute") == 0) execle("/bin/sleep", "sleep", "0.3", (char*)0, (char*[]){0});
     if (strcmp(argv[3], "free") == 0) {
-        for (size_t i = 0; i < count; i++) free(blocks[i]);
+        for (size_t i = 0; i < count; i++) {
+            free(blocks[i]);
+            if (size > 65536 && i % (count / 8) == 0) stay(40);
+        }
         free(blocks);
         stay(4 * atol(argv[2]));
     }
@@ -102,6 +106,24 @@ fn plotted(options: &[&str], command: &[&str]) -> Plotted {
 fn grow(scratch: &Scratch) -> String {
     let program = compile(scratch, "grow", GROW, &["-O1", "-fno-builtin"]);
     program.to_str().expect("UTF-8").to_owned()
+}
+
+#[test]
+fn large_blocks_are_live_when_they_come_and_go() {
+    let scratch = Scratch::new();
+    // Nothing but large blocks, and no helper: their own calls are all that tells.
+    let arguments = ["64", "300", "free", "200000"];
+    let run = plotted(
+        &["--options", "release=off"],
+        &[&[grow(&scratch).as_str()], &arguments[..]].concat(),
+    );
+    assert!(run.output.status.success());
+    let live = run.largest(|s| s.live);
+    assert!((40 * MB..72 * MB).contains(&live), "{live}");
+    let part = |s: &Sample| (live / 8..live / 8 * 7).contains(&s.live);
+    let top = run.samples.iter().position(|s| s.live == live).expect("the largest");
+    assert!(run.samples[..top].iter().any(part), "live jumped up");
+    assert!(run.samples[top..].iter().any(part), "live jumped down");
 }
 
 #[test]
