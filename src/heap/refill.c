@@ -303,10 +303,9 @@ WEIR_FN void bin_return(struct heap* h, unsigned c, const char* call) {
 }
 
 /* All blocks of the slab came back: it goes, its list checked when its turn has come. */
-static void slab_drained(struct heap* h, struct slice* s) {
+static void slab_drained(struct heap* h, struct slice* s, block_t* first) {
     unsigned c = s->size_class;
     bool active = h->active[c] == s;
-    block_t* first = s->free;
     uint32_t count = slab_unsorted(s);
     s->free = NULL;
     if (count != 0 && !list_check(h, s, first, count, "free")) return;
@@ -322,8 +321,8 @@ static void slab_drained(struct heap* h, struct slice* s) {
 WEIR_FN void heap_free_last(block_t* p, struct slice* s) {
     struct heap* h = heap_self();
     unsigned c = s->size_class;
+    block_t* first = p;
     weir_assert(s->free == p);
-    (void)p;
     slab_change(s);
     if (s->rest != 0) {
         slab_collect(s, "free"); /* while the countdown is at its end nobody steals the slab */
@@ -333,10 +332,11 @@ WEIR_FN void heap_free_last(block_t* p, struct slice* s) {
             release_poke();
             return;
         }
+        first = s->free;
     }
     if (h->active[c] != s) {
         slab_changed();
-        slab_drained(h, s);
+        slab_drained(h, s, first);
         release_poke();
         return;
     }
@@ -347,7 +347,7 @@ WEIR_FN void heap_free_last(block_t* p, struct slice* s) {
         if (h->kept_bytes + built > KEPT_BYTES_MAX) kept_release(h, s);
         if (built > KEPT_BYTES_MAX) {
             slab_changed();
-            slab_drained(h, s);
+            slab_drained(h, s, first);
             release_poke();
             return;
         }

@@ -47,11 +47,22 @@ static uint32_t page_first(const struct view* v, uint32_t page) {
 static bool page_is_hole(const struct view* v, uint32_t page) {
     return (hole_of(load_relaxed(&record_of(v, page)->state)) >> index_of(v, page) & 1) != 0;
 }
-static bool block_has_hole(const struct view* v, uint32_t block) {
-    uint32_t end = block_end(v, block);
-    for (uint32_t page = block_home(v, block); page <= end; page++)
-        if (page_is_hole(v, page)) return true;
+/* Those of the pages [from, to] that lie in a slice of the slab, as a mask of the slice's. */
+static uint32_t mask_of(const struct view* v, uint32_t slice, uint32_t from, uint32_t to) {
+    uint32_t first = slice << v->slice_shift;
+    uint32_t last = first + (1u << v->slice_shift) - 1;
+    from = from > first ? from - first : 0;
+    to = to < last ? to - first : last - first;
+    return (2u << to) - (1u << from);
+}
+/* Whether one of the pages [from, to] is a hole. */
+static bool range_has_hole(const struct view* v, uint32_t from, uint32_t to) {
+    for (uint32_t slice = from >> v->slice_shift; slice <= to >> v->slice_shift; slice++)
+        if ((hole_of(load_relaxed(&v->pages[slice].state)) & mask_of(v, slice, from, to)) != 0) return true;
     return false;
+}
+static bool block_has_hole(const struct view* v, uint32_t block) {
+    return range_has_hole(v, block_home(v, block), block_end(v, block));
 }
 
 static block_t* block_at(const struct view* v, uint32_t block) {
@@ -77,10 +88,11 @@ static void list_set(const struct view* v, uint32_t page, const block_t* first) 
 /* The block is, or is no longer, one that keeps the pages it crosses into. */
 static void block_cross(const struct view* v, uint32_t block, uint32_t home, bool in_use) {
     uint32_t end = block_end(v, block);
-    for (uint32_t page = home + 1; page <= end; page++) {
-        uint16_t bit = (uint16_t)(1u << index_of(v, page));
-        struct slice_pages* r = record_of(v, page);
-        r->cross = in_use ? r->cross | bit : r->cross & (uint16_t)~bit;
+    if (end == home) return;
+    for (uint32_t slice = (home + 1) >> v->slice_shift; slice <= end >> v->slice_shift; slice++) {
+        uint16_t mask = (uint16_t)mask_of(v, slice, home + 1, end);
+        struct slice_pages* r = &v->pages[slice];
+        r->cross = in_use ? r->cross | mask : r->cross & (uint16_t)~mask;
     }
 }
 
@@ -126,18 +138,25 @@ static uint32_t page_detach(const struct view* v, uint32_t page) {
 static void pages_detach(const struct view* v, uint32_t from, uint32_t to) {
     struct slice* s = v->slab;
     uint32_t lost = 0;
-    uint32_t mask = 0;
-    for (uint32_t page = from; page <= to; page++) {
-        struct slice_pages* r = record_of(v, page);
-        uint32_t i = index_of(v, page);
-        if (r->used[i] == 0 && (r->cross >> i & 1) == 0 && !page_is_hole(v, page)) {
+    bool some = false;
+    for (uint32_t slice = from >> v->slice_shift; slice <= to >> v->slice_shift; slice++) {
+        struct slice_pages* r = &v->pages[slice];
+        uint32_t left = mask_of(v, slice, from, to) & ~(uint32_t)r->cross & ~hole_of(load_relaxed(&r->state));
+        uint32_t free = 0;
+        for (; left != 0; left &= left - 1)
+            if (r->used[bit_low(left)] == 0) free |= left & -left;
+        if (free == 0) continue;
+        /* Upwards, each a hole before the next is looked at: a block that crosses between two is lost once.
+         * It is the pass's only when all its blocks are off their lists: nothing of it is read any more. */
+        for (left = free; left != 0; left &= left - 1) {
+            uint32_t page = (slice << v->slice_shift) + bit_low(left);
             lost += page_detach(v, page);
-            /* At once a hole to us; to the pass when all blocks are off their lists, which they are. */
-            hole_add(s + (page >> v->slice_shift), 1u << i);
-            mask |= 1;
+            hole_set(s + slice, left & -left);
         }
+        hole_came(s + slice, free);
+        some = true;
     }
-    if (mask == 0) return;
+    if (!some) return;
     v->pages->sorted -= (uint16_t)lost;
     slab_set_built(s, s->built - lost);
 }
@@ -243,15 +262,25 @@ static uint32_t lowest_hole(const struct view* v, bool clean) {
     return page_count(v);
 }
 
-/* Take the holes among pages [from, to] back. False: one is being purged, none was taken. */
+/* Take the holes among pages [*from, *to], of one block, back, and say which they were: they lie next to each
+ * other. False: one is being purged, none was taken. */
 static bool holes_take(const struct view* v, uint32_t* from, uint32_t* to) {
-    while (*from <= *to && !page_is_hole(v, *from)) (*from)++;
-    while (*to > *from && !page_is_hole(v, *to)) (*to)--;
-    for (uint32_t page = *from; page <= *to; page++) {
-        if (hole_take(v->slab + (page >> v->slice_shift), 1u << index_of(v, page)) != 0) continue;
-        while (page-- > *from) hole_add(v->slab + (page >> v->slice_shift), 1u << index_of(v, page));
+    uint32_t first = *from >> v->slice_shift;
+    uint32_t last = *to >> v->slice_shift;
+    uint32_t got[2] = {0, 0};
+    static_assert((int)SLAB_MAX <= (int)SLICE_BYTES, "a block lies in two slices at most");
+    for (uint32_t slice = first; slice <= last; slice++) {
+        uint32_t mask = hole_of(load_relaxed(&v->pages[slice].state)) & mask_of(v, slice, *from, *to);
+        got[slice - first] = mask == 0 ? 0 : hole_take(v->slab + slice, mask);
+        if (got[slice - first] == mask) continue;
+        for (; slice + 1 > first; slice--)
+            if (got[slice - first] != 0) hole_add(v->slab + slice, got[slice - first]);
         return false;
     }
+    uint64_t all = got[0] | (uint64_t)got[1] << (1u << v->slice_shift);
+    if (all == 0) return false;
+    *from = (first << v->slice_shift) + bit_low(all);
+    *to = (first << v->slice_shift) + bit_high(all);
     return true;
 }
 

@@ -27,7 +27,7 @@ WEIR_FN void hole_mark(const struct slice* s) {
     push(p);
 }
 
-static void hole_came(const struct slice* s, uint32_t mask) {
+WEIR_FN void hole_came(const struct slice* s, uint32_t mask) {
     add_relaxed(&hole_pending, (uint64_t)__builtin_popcount(mask) << page_shift);
     hole_mark(s);
 }
@@ -41,9 +41,13 @@ WEIR_FN void hole_publish(const struct slice* s) {
     if (dirty != 0) hole_came(s, dirty);
 }
 
-WEIR_FN void hole_add(const struct slice* s, uint32_t mask) {
+WEIR_FN void hole_set(const struct slice* s, uint32_t mask) {
     /* Release: the pass sees the owner's last stores to the pages before it purges them. */
     (void)__atomic_fetch_or(&slice_pages(s)->state, (uint64_t)mask, __ATOMIC_RELEASE);
+}
+
+WEIR_FN void hole_add(const struct slice* s, uint32_t mask) {
+    hole_set(s, mask);
     hole_came(s, mask);
 }
 

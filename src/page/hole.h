@@ -33,7 +33,11 @@ WEIR_VAR_DECL uint64_t hole_pending;
  * that, hole_publish. */
 WEIR_FN void hole_start(const struct slice* s, uint32_t mask, bool clean);
 WEIR_FN void hole_publish(const struct slice* s);
-/* The pages of `mask`, none of them a hole, become holes. */
+/* The pages of `mask`, none of them a hole, become holes; then the pass is told, for all of a slice's new
+ * ones at once. */
+WEIR_FN void hole_set(const struct slice* s, uint32_t mask);
+WEIR_FN void hole_came(const struct slice* s, uint32_t mask);
+/* The two in one. */
 WEIR_FN void hole_add(const struct slice* s, uint32_t mask);
 /* Take those pages of `mask` back that are holes and not busy; which they were. */
 WEIR_FN uint32_t hole_take(const struct slice* s, uint32_t mask);
