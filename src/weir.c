@@ -17,6 +17,7 @@
 #include "os/linux/pressure.c"
 #include "core/options.c"
 #include "core/report.c"
+#include "page/huge.c"
 #include "page/region.c"
 #include "page/span.c"
 #include "page/hole.c"

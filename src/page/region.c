@@ -6,6 +6,7 @@
 
 #include "base/atomic.h"
 #include "os/os.h"
+#include "page/huge.h"
 
 WEIR_VAR struct page_root page_root;
 WEIR_VAR struct region regions[REGION_COUNT_MAX];
@@ -75,6 +76,7 @@ static bool region_enter(struct region* r, void* base, size_t bytes) {
     /* Enough for the record array's own slices and a first batch. */
     size_t record_bytes = align_up((first << SLICE_RECORD_SHIFT) + 4 * KIB, page);
     if (record_bytes > records) record_bytes = records;
+    huge_region((uintptr_t)base, first << SLICE_SHIFT, bytes);
     if (!os_commit(base, record_bytes) || !os_commit((char*)base + records, page)) return false;
     *r = (struct region){.base = (uintptr_t)base,
                          .slices = (uint32_t)slices,
