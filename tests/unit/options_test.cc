@@ -391,7 +391,7 @@ TEST_F(Options, VariablesWarnLikeStrings) {
 
 TEST_F(Options, HelpPrintsEveryOptionWithItsValue) {
     Ended ended = in_child([] {
-        setenv("WEIR_OPTIONS", "help=1:check_every=5:on_error=report:preset=small:dirty_max=9m", 1);
+        setenv("WEIR_OPTIONS", "help=1:check_every=5:on_error=report:preset=small:release_delay=9", 1);
         core_options_start();
     });
     EXPECT_TRUE(ended.fine());
@@ -402,7 +402,7 @@ TEST_F(Options, HelpPrintsEveryOptionWithItsValue) {
         if (row.name == "help") value = "yes";
         if (row.name == "check_every") value = "5";
         if (row.name == "on_error") value = "report";
-        if (row.name == "dirty_max") value = "9437184";
+        if (row.name == "release_delay") value = "9";
         expected += "weir: " + row.name + "=" + value;
         if (row.type == WORDS) expected += " (" + row.words + ")";
         expected += ": " + row.help + "\n";
