@@ -6,6 +6,7 @@
 #define WEIR_TESTS_UNIT_HOLES_H
 
 #include "blocks.h"
+#include <algorithm>
 #include <atomic>
 #include <cstdlib>
 #include <set>
@@ -99,7 +100,11 @@ inline void refuse_purges(uint64_t which) {
 inline uintptr_t page_of(const void* p) { return reinterpret_cast<uintptr_t>(p) >> page_shift; }
 inline void add_pages(std::set<uintptr_t>& pages, const void* p, size_t bytes) {
     const char* end = static_cast<const char*>(p) + bytes - 1;
-    for (uintptr_t page = page_of(p); page <= page_of(end); page++) pages.insert(page);
+    for (uintptr_t page = page_of(p); page <= page_of(end); page++) pages.insert(pages.end(), page);
+}
+inline bool contents_right(const Blocks& blocks) {
+    return std::all_of(blocks.all.begin(), blocks.all.end(),
+                       [](const Block& b) { return block_intact(b, b.usable); });
 }
 inline std::set<uintptr_t> touched_pages(const Blocks& blocks) {
     std::set<uintptr_t> pages;

@@ -1,0 +1,227 @@
+// exposure_test.cc: what a thread that stops for good keeps from others: a bounded amount, whatever it freed
+// and in whatever order; and slabs that their last givers take while the owner sorts. Called by ctest; each
+// test starts the heap in a child of its own.
+//
+// SPDX-License-Identifier: Apache-2.0
+#include "holes.h"
+#include <algorithm>
+#include <vector>
+
+namespace {
+
+enum Order { AT_RANDOM, IN_ORDER, BACKWARDS, BY_SLAB_TURNS };
+
+// A thread that allocates, frees all but some, and then does nothing more until told to end.
+class Stopped {
+  public:
+    Stopped(const std::vector<size_t>& sizes, size_t bytes, Order order, unsigned keep_one_in)
+        : thread([=] {
+              run(sizes, bytes, order, keep_one_in);
+              stopped = true;
+              while (!over.load()) usleep(1000);
+              for (const Block& b : kept) {
+                  EXPECT_TRUE(block_intact(b, b.usable));
+                  unit_free(b.p);
+              }
+              unit_detach();
+          }) {
+        while (!stopped.load()) usleep(1000);
+    }
+    ~Stopped() {
+        over = true;
+        thread.join();
+    }
+    std::vector<Block> kept;
+    std::set<uintptr_t> ever; // pages that its blocks touched
+
+  private:
+    void run(const std::vector<size_t>& sizes, size_t bytes, Order order, unsigned keep_one_in) {
+        std::vector<Block> all;
+        for (size_t i = 0; bytes > 0; i++) {
+            size_t size = sizes[i % sizes.size()];
+            Block b = {static_cast<unsigned char*>(unit_alloc(size)), size, 0, static_cast<unsigned char>(i)};
+            ASSERT_NE(b.p, nullptr);
+            b.usable = unit_usable(b.p);
+            block_fill(b);
+            add_pages(ever, b.p, b.usable);
+            all.push_back(b);
+            bytes -= std::min(bytes, b.usable);
+        }
+        Random random(keep_one_in);
+        auto lower = [](const Block& a, const Block& b) { return a.p < b.p; };
+        std::sort(all.begin(), all.end(), lower);
+        if (order == AT_RANDOM)
+            for (size_t i = all.size(); i > 1; i--) std::swap(all[i - 1], all[random.below(i)]);
+        if (order == BACKWARDS) std::reverse(all.begin(), all.end());
+        if (order == BY_SLAB_TURNS) // one block of each slab, and round again
+            std::sort(all.begin(), all.end(), [](const Block& a, const Block& b) {
+                uintptr_t x = reinterpret_cast<uintptr_t>(a.p), y = reinterpret_cast<uintptr_t>(b.p);
+                if (x % SLICE_BYTES != y % SLICE_BYTES) return x % SLICE_BYTES < y % SLICE_BYTES;
+                return x < y;
+            });
+        for (const Block& b : all) {
+            if (random.below(keep_one_in) == 0)
+                kept.push_back(b);
+            else
+                unit_free(b.p);
+        }
+    }
+    std::atomic<bool> stopped{false};
+    std::atomic<bool> over{false};
+    std::thread thread;
+};
+
+size_t resident_bytes(const std::set<uintptr_t>& pages, const std::set<uintptr_t>& without) {
+    size_t count = 0;
+    for (uintptr_t page : pages) count += without.count(page) == 0 && is_resident(page);
+    return count << page_shift;
+}
+
+void expect_bounded(const std::vector<size_t>& sizes, Order order, unsigned keep_one_in) {
+    EXPECT_FINE(in_child([&] {
+        windows_are_endless();
+        unit_attach();
+        size_t slabs = unit_sanitized ? 400 : 2000;
+        Stopped thread(sizes, slabs * SLICE_BYTES, order, keep_one_in);
+        release_all();
+        std::set<uintptr_t> touched;
+        for (const Block& b : thread.kept) {
+            EXPECT_TRUE(block_intact(b, b.usable));
+            add_pages(touched, b.p, b.usable);
+        }
+        EXPECT_GE(unit_check_slabs(), 0);
+        size_t bound = (256 << 10) + sizes.size() * os_page_bytes();
+        EXPECT_EQ(resident_bytes(touched, {}), touched.size() << page_shift);
+        EXPECT_LE(resident_bytes(thread.ever, touched), bound)
+            << "order " << order << ", one in " << keep_one_in << ", " << sizes[0];
+        EXPECT_FALSE(release_all());
+        if (getenv("EXPOSURE_SAYS") != nullptr)
+            printf("order %d, one in %u, %zu of %zu bytes: %zu KiB\n", order, keep_one_in, sizes.size(),
+                   sizes[0], resident_bytes(thread.ever, touched) >> 10);
+    }));
+}
+
+void expect_bounded_in_all_orders(const std::vector<size_t>& sizes) {
+    if (unit_emulated) GTEST_SKIP() << "mincore is the emulator's";
+    for (Order order : {AT_RANDOM, IN_ORDER, BACKWARDS, BY_SLAB_TURNS})
+        for (unsigned keep_one_in : {2u, 20u, 100u})
+            if (!unit_sanitized || keep_one_in == 20) expect_bounded(sizes, order, keep_one_in);
+}
+
+TEST(Exposure, IsBoundedFor64Bytes) { expect_bounded_in_all_orders({64}); }
+TEST(Exposure, IsBoundedFor1000Bytes) { expect_bounded_in_all_orders({1000}); }
+TEST(Exposure, IsBoundedFor5000Bytes) { expect_bounded_in_all_orders({5000}); }
+TEST(Exposure, IsBoundedFor40000Bytes) { expect_bounded_in_all_orders({40000}); }
+TEST(Exposure, IsBoundedForAMix) { expect_bounded_in_all_orders({100, 1000, 48, 3000, 20000, 240, 64, 512}); }
+
+// Off means that nobody looks, and nothing is detached before malloc_trim asks.
+TEST(Exposure, IsNotBoundedWhereReleaseIsOff) {
+    EXPECT_FINE(in_child([] {
+        setenv("WEIR_OPTIONS", "release=off", 1);
+        unit_attach();
+        Stopped thread({1000}, 400 * SLICE_BYTES, AT_RANDOM, 20);
+        EXPECT_EQ(load_relaxed(&hole_pending), 0u);
+        EXPECT_GE(unit_check_slabs(), 0);
+    }));
+}
+
+// Blocks of one thread, part of which it frees while others free the rest of each slab: the last giver takes
+// the slab from its owner's list, at the moment when the owner may be sorting it.
+void givers_and_owner(size_t size, const char* options, bool purge) {
+    EXPECT_FINE(in_child([=] {
+        windows_are_endless(options);
+        unit_attach();
+        constexpr unsigned givers = 2;
+        const size_t count = std::max<size_t>(64, (size_t{4} << 20) / size / (unit_sanitized ? 4 : 1));
+        std::vector<Block> parts[givers + 1];
+        std::atomic<unsigned> round{0}, done{0};
+        std::atomic<bool> over{false};
+        std::vector<std::thread> threads;
+        for (unsigned g = 0; g < givers; g++)
+            threads.emplace_back([&, g] {
+                unit_attach();
+                for (unsigned seen = 0;;) {
+                    while (round.load() == seen && !over.load()) usleep(50);
+                    if (over.load()) break;
+                    seen++;
+                    for (const Block& b : parts[g]) {
+                        if (!block_intact(b, b.usable)) ADD_FAILURE() << "a live block was changed";
+                        unit_free(b.p);
+                    }
+                    unit_collect(); // sends what waits to be sent
+                    done++;
+                }
+                unit_detach();
+            });
+        {
+            std::unique_ptr<Purger> purger(purge ? new Purger : nullptr);
+            Random random(size);
+            for (unsigned r = 1; r <= unit_rounds(25); r++) {
+                for (auto& part : parts) part.clear();
+                for (size_t i = 0; i < count; i++) {
+                    Block b = {static_cast<unsigned char*>(unit_alloc(size)), size, 0,
+                               static_cast<unsigned char>(i)};
+                    b.usable = unit_usable(b.p);
+                    block_fill(b);
+                    parts[random.below(givers + 1)].push_back(b);
+                }
+                round++;
+                for (const Block& b : parts[givers]) {
+                    if (!block_intact(b, b.usable)) ADD_FAILURE() << "a live block was changed";
+                    unit_free(b.p);
+                }
+                while (done.load() != r * givers) usleep(50);
+                ASSERT_GE(unit_check_slabs(), 0);
+            }
+        }
+        over = true;
+        for (std::thread& t : threads) t.join();
+        expect_nothing_left();
+    }));
+}
+
+TEST(Exposure, GiversTakeSlabsWhileTheOwnerSorts) {
+    for (size_t size : {64u, 1000u, 4000u, 9000u, 30000u, 65536u}) {
+        givers_and_owner(size, ":thread_free_max=0", false);
+        givers_and_owner(size, ":thread_free_max=16k", true);
+    }
+}
+TEST(Exposure, GiversTakeSlabsOfRegionsThatGoAway) {
+    for (size_t size : {1000u, 9000u, 65536u}) givers_and_owner(size, ":thread_free_max=4k:reserve=4m", true);
+}
+TEST(Exposure, GiversTakeSlabsWithChecksAtTheCall) {
+    for (size_t size : {100u, 4000u}) givers_and_owner(size, ":thread_free_max=0:checks=full", true);
+}
+
+// Threads that end while their slabs hold others' blocks: orphans, claimed and sorted.
+TEST(Exposure, OrphansAreSortedByWhoeverHasThem) {
+    EXPECT_FINE(in_child([] {
+        windows_are_endless(":thread_free_max=8k");
+        unit_attach();
+        Purger purger;
+        Blocks mine;
+        Random random(3);
+        for (unsigned round = 0; round < unit_rounds(60); round++) {
+            std::vector<std::pair<void*, size_t>> left;
+            std::thread([&] {
+                Blocks blocks;
+                for (unsigned i = 0; i < 3000; i++) blocks.alloc(1 + random.below(2000));
+                while (blocks.all.size() > 300) blocks.free(random.below(blocks.all.size()));
+                unit_detach();
+                for (const Block& b : blocks.all) left.emplace_back(b.p, b.size);
+            }).join();
+            for (auto& block : left) mine.add(block.first, block.second);
+            while (mine.all.size() > 2000) mine.free(random.below(mine.all.size()));
+            for (unsigned i = 0; i < 200; i++) mine.alloc(1 + random.below(2000));
+            ASSERT_GE(unit_check_slabs(), 0);
+        }
+        mine.free_all();
+        unit_collect();
+        ASSERT_GE(unit_check_slabs(), 0);
+        struct unit_figures f;
+        unit_census(&f);
+        EXPECT_EQ(f.live_blocks, 0u);
+    }));
+}
+
+} // namespace
