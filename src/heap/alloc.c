@@ -40,10 +40,12 @@ static void* class_alloc(struct heap* h, unsigned c) {
         }
         if (!refill(h, c)) return NULL;
         if (full_is_on()) {
+            heap_enter(h);
             void* sealed = full_pop(h->active[c]);
+            /* Past the bin, which counts what it is given. */
+            if (sealed != NULL) store_relaxed(&h->handed_out, h->handed_out + 1);
+            heap_leave(h);
             if (sealed == NULL) continue;
-            store_relaxed(&h->handed_out,
-                          h->handed_out + 1); /* past the bin, which counts what it is given */
             return sealed;
         }
     }

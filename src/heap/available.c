@@ -87,8 +87,9 @@ WEIR_FN void available_steal(struct slice* s) {
     struct heap* h = owner_heap(load_relaxed(&s->owner));
     if (h == NULL || counts_used(load_relaxed(&s->counts)) != remote_count(load_relaxed(&s->remote))) return;
     os_lock_take(&h->lock);
-    if (owner_heap(load_acquire(&s->owner)) == h && load_relaxed(&s->kind) == SLICE_SLAB &&
-        load_relaxed(&s->listed) != 0) {
+    /* Taken again: by the child of a fork in the middle of a call that had it, or among fork handlers. */
+    if (h->lock.nest == 0 && owner_heap(load_acquire(&s->owner)) == h &&
+        load_relaxed(&s->kind) == SLICE_SLAB && load_relaxed(&s->listed) != 0) {
         /* Acquire: pairs with the owner's last push and the release of the other givers. */
         uint64_t counts = load_acquire(&s->counts);
         uint64_t word = load_acquire(&s->remote);

@@ -63,20 +63,8 @@ static bool slab_list_starts_with(const struct slice* s, const block_t* p) {
     return false;
 }
 
-/* A block of a slab that is not the caller's, or of one that is with checks=full. */
-static void slab_free_slow(struct slice* s, block_t* p, const char* call) {
-    struct heap* h = heap_self();
-    bool full = full_is_on();
-    if (full && full_is_free(p)) {
-        core_report("double-free", REPORT_FREED, p, call);
-        return;
-    }
-    if (full) full_seal(s, p);
-    if (h == &heap_empty) {
-        /* A thread that ends, or that never allocated: it gets no heap for this. */
-        if (slab_push_remote(s, p, p, 1)) orphan_put(s);
-        add_relaxed(&heap_totals.remote_frees, 1);
-    } else if (owner_heap(load_relaxed(&s->owner)) == h) {
+static void slab_free_from(struct heap* h, struct slice* s, block_t* p, bool full, const char* call) {
+    if (owner_heap(load_relaxed(&s->owner)) == h) {
         /* The nudge goes first, and is gone before the look at what came in (seq_cst): blocks that come in
          * afterwards nudge again. */
         (void)__atomic_exchange_n(&s->owner, h->owner_word, __ATOMIC_SEQ_CST);
@@ -93,6 +81,26 @@ static void slab_free_slow(struct slice* s, block_t* p, const char* call) {
     } else {
         outbox_put(h, s, p, call);
     }
+}
+
+/* A block of a slab that is not the caller's, or of one that is with checks=full. */
+static void slab_free_slow(struct slice* s, block_t* p, const char* call) {
+    struct heap* h = heap_self();
+    bool full = full_is_on();
+    if (full && full_is_free(p)) {
+        core_report("double-free", REPORT_FREED, p, call);
+        return;
+    }
+    if (full) full_seal(s, p);
+    if (h == &heap_empty) {
+        /* A thread that ends, or that never allocated: it gets no heap for this. */
+        if (slab_push_remote(s, p, p, 1)) orphan_put(s);
+        add_relaxed(&heap_totals.remote_frees, 1);
+        return;
+    }
+    heap_enter(h);
+    slab_free_from(h, s, p, full, call);
+    heap_leave(h);
 }
 
 WEIR_FN void heap_free_slow(void* p, const char* call) {

@@ -68,7 +68,8 @@ struct heap {
     uint64_t slow_calls;
     uint32_t turns_unchecked; /* since the last list that was walked */
     uint64_t turn;            /* lists that turned over, for check_first */
-    struct slice* changing;   /* a slab whose pages' lists and counts do not agree just now, or NULL */
+    uint32_t busy;            /* calls under way that change more than a fast path does; see heap_enter */
+    bool set_aside;           /* by a fork in the middle of one: see heap_fork_child */
     size_t kept_bytes;        /* built in active slabs when their last block came back (SLICE_KEPT) */
     /* Exposure: see exposure.h. The first three are relaxed atomics: others may steal a slab. */
     uint64_t slab_bytes; /* of the slabs that the heap owns */
@@ -143,6 +144,19 @@ WEIR_FN struct heap* heap_attach(void);
 WEIR_FN void heap_detach(const char* call);
 /* Give back what the calling thread's heap caches: outboxes, remote frees, empty slabs. */
 WEIR_FN void heap_collect(void);
+/* Between these, lists and counts of the heap need not agree. A signal handler that forks in the middle
+ * leaves its child a heap that is half changed, which the child sets aside; it is the thread's again when
+ * the interrupted call goes on there and ends. Not for heap_empty. */
+WEIR_FN WEIR_NOINLINE void heap_resume(struct heap* h);
+WEIR_INLINE void heap_enter(struct heap* h) {
+    h->busy++;
+    __atomic_signal_fence(__ATOMIC_SEQ_CST);
+}
+WEIR_INLINE void heap_leave(struct heap* h) {
+    __atomic_signal_fence(__ATOMIC_SEQ_CST);
+    h->busy--;
+    if (weir_unlikely(h->set_aside)) heap_resume(h);
+}
 /* Fork: take and give every lock below; in the child the other threads' heaps are emptied out. */
 WEIR_FN void heap_fork_prepare(void);
 WEIR_FN void heap_fork_parent(void);

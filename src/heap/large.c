@@ -26,7 +26,8 @@ static uint32_t large_tail(const struct slice* s) {
 static void large_tail_take(const struct slice* s) {
     while (hole_of(load_relaxed(&slice_pages(s)->state)) != 0) {
         if (hole_take(s, hole_all()) != 0) continue;
-        os_lock_take(&release_lock); /* they are being purged */
+        if (os_lock_is_mine(&release_lock)) return; /* by the call that a fork's child was made in */
+        os_lock_take(&release_lock);                /* they are being purged */
         os_lock_give(&release_lock);
     }
 }

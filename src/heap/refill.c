@@ -19,6 +19,7 @@
 /* Partly used slabs of ended threads, per class. Sync: heaps_lock; the heads are also read relaxed, to
  * skip the lock: a missed orphan is found next time. */
 static struct slice* orphans[CLASS_COUNT];
+static bool orphans_torn; /* since a fork; Sync: heaps_lock */
 
 /* Walking every list would cost half as much again as the fast path itself (docs/adr/0005): all of a
  * thread's first ones are walked, which is all there are in most programs' tests, then a sample. */
@@ -104,7 +105,7 @@ static void slab_widen(struct slice* s) {
 
 /* Fill the bin from slab s. False: the slab is full, or what it has left is not resident and `clean` not
  * set. */
-static bool slab_fill(struct heap* h, unsigned c, struct slice* s, bool clean) {
+static bool slab_fill_bin(struct heap* h, unsigned c, struct slice* s, bool clean) {
     if (full_is_on()) return slab_stock(s, clean);
     slab_collect(s, "malloc");
     if (s->free != NULL) {
@@ -119,16 +120,20 @@ static bool slab_fill(struct heap* h, unsigned c, struct slice* s, bool clean) {
     return true;
 }
 
-static bool slab_fill_bin(struct heap* h, unsigned c, struct slice* s, bool clean) {
-    slab_change(s);
-    bool filled = slab_fill(h, c, s, clean);
-    slab_changed();
-    return filled;
+WEIR_FN void orphans_interrupted(void) { orphans_torn = true; }
+
+/* In the child of a fork that interrupted the holder of the lock: it holds it still. If that call goes on,
+ * it finds all as it left it; whoever comes before it, in the handler, does without the lists. */
+static void orphans_lock(void) {
+    os_lock_take(&heaps_lock);
+    if (weir_likely(!orphans_torn)) return;
+    orphans_torn = false;
+    if (heaps_lock.nest != 0) orphans_forget();
 }
 
 static struct slice* orphan_take(struct heap* h, unsigned c) {
     if (load_relaxed(&orphans[c]) == NULL) return NULL;
-    os_lock_take(&heaps_lock);
+    orphans_lock();
     struct slice* s = orphans[c];
     /* One that somebody has claimed by freeing into it leaves the list by its claimant's hand. */
     while (s != NULL && !slab_claim(s)) s = s->next;
@@ -145,7 +150,7 @@ static struct slice* orphan_take(struct heap* h, unsigned c) {
 /* The slab was claimed: it leaves the list if it is on it. */
 static void orphan_unlist(struct slice* s) {
     if ((s->flags & SLICE_ORPHAN) == 0) return;
-    os_lock_take(&heaps_lock);
+    orphans_lock();
     slab_list_remove(&orphans[s->size_class], s);
     s->flags &= (uint8_t)~SLICE_ORPHAN;
     os_lock_give(&heaps_lock);
@@ -161,7 +166,7 @@ WEIR_FN void orphan_put(struct slice* s) {
         }
         slab_sort(s, "free"); /* what it has free is to be seen by the release pass */
         slab_count(s, slab_used(s), slab_used(s), s->built);
-        os_lock_take(&heaps_lock);
+        orphans_lock();
         s->flags |= SLICE_ORPHAN;
         slab_list_push(&orphans[s->size_class], s);
         bool gone = slab_disown(s);
@@ -247,11 +252,8 @@ static struct slice* slab_next(struct heap* h, unsigned c) {
 
 /* What need not be done at each refill. */
 static void refill_chores(struct heap* h) {
-    store_relaxed(&h->slow_calls, h->slow_calls + 1);
     if ((h->slow_calls & 15) == 0) outbox_flush_all(h);
     if ((h->slow_calls & 1023) == 0) kept_release(h, NULL);
-    if (heap_tick_hook != NULL) heap_tick_hook();
-    release_poke();
 }
 
 /* The active slab has nothing free that is resident. */
@@ -272,13 +274,23 @@ static bool refill_beyond(struct heap* h, unsigned c, struct slice* s) {
     return false;
 }
 
-WEIR_FN bool refill(struct heap* h, unsigned c) {
-    refill_chores(h);
+static bool refill_from(struct heap* h, unsigned c) {
     for (;;) {
         struct slice* s = h->active[c];
         if (s == NULL && (s = h->active[c] = slab_next(h, c)) == NULL) return false;
         if (slab_fill_bin(h, c, s, false) || refill_beyond(h, c, s)) return true;
     }
+}
+
+WEIR_FN bool refill(struct heap* h, unsigned c) {
+    store_relaxed(&h->slow_calls, h->slow_calls + 1);
+    if (heap_tick_hook != NULL) heap_tick_hook();
+    release_poke();
+    heap_enter(h);
+    refill_chores(h);
+    bool filled = refill_from(h, c);
+    heap_leave(h);
+    return filled;
 }
 
 WEIR_FN void bin_return(struct heap* h, unsigned c, const char* call) {
@@ -318,42 +330,40 @@ static void slab_drained(struct heap* h, struct slice* s, block_t* first) {
     slab_release(s);
 }
 
-WEIR_FN void heap_free_last(block_t* p, struct slice* s) {
-    struct heap* h = heap_self();
-    unsigned c = s->size_class;
-    block_t* first = p;
-    weir_assert(s->free == p);
-    slab_change(s);
-    if (s->rest != 0) {
-        slab_collect(s, "free"); /* while the countdown is at its end nobody steals the slab */
-        if (slab_used(s) != 0) {
-            exposure_due(h, s);
-            slab_changed();
-            release_poke();
-            return;
-        }
-        first = s->free;
-    }
-    if (h->active[c] != s) {
-        slab_changed();
-        slab_drained(h, s, first);
-        release_poke();
-        return;
-    }
-    /* The active slab stays, its blocks back in the bin, so that a lone block that comes and goes costs no
-     * page call; but only so much memory stays for nothing. */
+/* The countdown ended: whether blocks are still in use, so that nothing more than that is to be seen to. */
+static bool slab_lives_on(struct heap* h, struct slice* s) {
+    if (s->rest == 0) return false;
+    slab_collect(s, "free"); /* while the countdown is at its end nobody steals the slab */
+    if (slab_used(s) == 0) return false;
+    exposure_due(h, s);
+    return true;
+}
+
+/* The active slab stays, its blocks back in the bin, so that a lone block that comes and goes costs no page
+ * call; but only so much memory stays for nothing. */
+static bool slab_keep(struct heap* h, unsigned c, struct slice* s) {
+    if (h->active[c] != s) return false;
     if ((s->flags & SLICE_KEPT) == 0) {
         size_t built = slab_built_bytes(s);
         if (h->kept_bytes + built > KEPT_BYTES_MAX) kept_release(h, s);
-        if (built > KEPT_BYTES_MAX) {
-            slab_changed();
-            slab_drained(h, s, first);
-            release_poke();
-            return;
-        }
+        if (built > KEPT_BYTES_MAX) return false;
         s->flags |= SLICE_KEPT;
         h->kept_bytes += built;
     }
     if (!full_is_on()) slab_turn_over(h, c, s, "free");
-    slab_changed();
+    return true;
+}
+
+WEIR_FN void heap_free_last(block_t* p, struct slice* s) {
+    struct heap* h = heap_self();
+    weir_assert(s->free == p);
+    heap_enter(h);
+    bool whole = s->rest == 0; /* the list starts with p, still */
+    bool kept = false;
+    if (!slab_lives_on(h, s)) {
+        kept = slab_keep(h, s->size_class, s);
+        if (!kept) slab_drained(h, s, whole ? p : s->free);
+    }
+    heap_leave(h);
+    if (!kept) release_poke();
 }

@@ -23,5 +23,8 @@ WEIR_FN void outbox_flush_all(struct heap* h);
 WEIR_FN void orphan_put(struct slice* s);
 /* In the child of a fork that could not wait for the lists: orphans stay unowned, and on no list. */
 WEIR_FN void orphans_forget(void);
+/* In the child of a fork that interrupted this thread while it held heaps_lock: the lists may be half
+ * changed. */
+WEIR_FN void orphans_interrupted(void);
 
 #endif

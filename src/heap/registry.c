@@ -50,7 +50,8 @@ static void heap_reset(struct heap* h) {
     for (unsigned i = 0; i < EXPOSED_SLOTS; i++) h->exposed_slabs[i] = NULL;
     h->owner_word = (char*)h + (full_is_on() ? 1 : 0);
     h->kept_bytes = 0;
-    h->changing = NULL;
+    h->busy = 0;
+    h->set_aside = false;
     store_relaxed(&h->slab_bytes, (uint64_t)0);
     store_relaxed(&h->slab_count, (uint64_t)0);
     store_relaxed(&h->exposed, (uint64_t)0);
@@ -143,6 +144,9 @@ static struct heap* heap_take(int tid) {
 }
 
 WEIR_FN struct heap* heap_attach(void) {
+    /* A handler that forked here would leave its child a heap that is nobody's. */
+    uint64_t signals;
+    bool blocked = os_signals_block(&signals);
     os_lock_take(&heaps_lock);
     if (!started) {
         started = true;
@@ -154,6 +158,7 @@ WEIR_FN struct heap* heap_attach(void) {
     struct heap* h = heap_take(os_thread_id());
     if (h != NULL) arch_thread_word_set(h);
     os_lock_give(&heaps_lock);
+    if (blocked) os_signals_restore(signals);
     if (h != NULL && heap_attach_hook != NULL) heap_attach_hook();
     return h;
 }
@@ -177,6 +182,7 @@ WEIR_FN void heap_detach(const char* call) {
 WEIR_FN void heap_collect(void) {
     struct heap* h = heap_self();
     if (h == &heap_empty) return;
+    heap_enter(h);
     outbox_flush_all(h);
     for (unsigned c = 0; c < CLASS_COUNT; c++) {
         struct slice* s = h->active[c];
@@ -189,6 +195,7 @@ WEIR_FN void heap_collect(void) {
     }
     available_sweep(h, true, "malloc_trim");
     h->kept_bytes = 0;
+    heap_leave(h);
 }
 
 WEIR_FN struct heap* registry_first(void) { return load_acquire(&registry); }
@@ -209,8 +216,9 @@ static struct heap* fork_heap;   /* likewise: whose lock that is; a handler may 
 
 WEIR_FN void heap_fork_prepare(void) {
     struct heap* self = heap_self();
-    bool may_wait =
-        !os_lock_is_mine(&page_lock) && !os_lock_is_mine(&release_lock) && !os_lock_is_mine(&self->lock);
+    bool may_wait = !os_lock_is_mine(&page_lock) && !os_lock_is_mine(&release_lock);
+    for (struct heap* h = registry_first(); h != NULL && may_wait; h = h->registry_next)
+        may_wait = !os_lock_is_mine(&h->lock);
     bool have_heaps = fork_take(&heaps_lock, may_wait);
     bool have_own = fork_take(&self->lock, may_wait);
     os_lock_take(&page_lock);
@@ -228,15 +236,22 @@ WEIR_FN void heap_fork_parent(void) {
 }
 
 /* A slab whose owner did not come along: nobody's now. Which of its free blocks were where, only the
- * owner knew, so they count as in use. The survivor's listed slabs go the same way if the list was being
- * changed. */
+ * owner knew, so they count as in use. The survivor's go back on its lists if another thread was about to
+ * take one away. */
 static void slab_leave_behind(struct slice* s, void* survivor) {
     if (load_relaxed(&s->kind) != SLICE_SLAB) return;
     struct heap* self = survivor;
     struct heap* owner = owner_heap(load_relaxed(&s->owner));
-    if (owner == NULL && (load_relaxed(&s->remote) & REMOTE_UNOWNED) != 0) return;
-    if (owner == self && self != &heap_empty && (fork_has_own_lock || self->active[s->size_class] == s))
+    /* With no owner, and not to be had: in the hands of a call, perhaps of the one that was interrupted. */
+    if (owner == NULL &&
+        ((load_relaxed(&s->remote) & REMOTE_UNOWNED) != 0 || self->busy != 0 || self == &heap_empty))
         return;
+    if (owner != NULL && owner->set_aside) return;
+    if (owner == self && self != &heap_empty) {
+        if (!fork_has_own_lock && load_relaxed(&s->listed) != 0)
+            slab_list_push(&self->available[s->size_class], s);
+        return;
+    }
     slab_forget_all(s);
     store_relaxed(&s->listed, (uint8_t)0);
     store_relaxed(&s->owner, NULL);
@@ -254,28 +269,55 @@ static void registry_repair(struct heap* self) {
     }
 }
 
+static void heap_set_aside(struct heap* h) {
+    h->set_aside = true;
+    store_relaxed(&h->tid, TID_UNKNOWN);
+    sub_relaxed(&heap_totals.heaps_live, 1);
+    arch_thread_word_set(&heap_empty);
+}
+
+WEIR_FN void heap_resume(struct heap* h) {
+    if (h->busy != 0 || heap_self() != &heap_empty) return; /* in the handler, the thread got another one */
+    h->set_aside = false;
+    store_relaxed(&h->tid, os_thread_id());
+    add_relaxed(&heap_totals.heaps_live, 1);
+    arch_thread_word_set(h);
+}
+
+/* What the child of a fork may rely on. Forked between two calls of the allocator, it has all blocks of its
+ * own thread, live and free, and the live ones of all others. Forked by a signal handler in the middle of a
+ * call, it has the same and may do one of two things. It may return from the handler without having allocated
+ * or freed there: the call goes on and ends as in the parent, and nothing is lost. Or it may allocate and
+ * free in the handler and never return to the call: then what the call had in hand is lost to it, and what
+ * lay free in the heap, in spans or among the orphans, where that is what the call was changing; a second
+ * thread may wait for ever for a lock that the call holds.
+ *
+ * Which of them is not known here. So what is half changed stays as it is, set aside, until the interrupted
+ * call ends (heap_resume) or one comes that takes again a lock which it holds (span_lock, orphans_lock). */
 WEIR_FN void heap_fork_child(void) {
     struct heap* self = heap_self();
     bool clean = fork_has_heaps_lock && fork_has_own_lock;
+    if (fork_has_heaps_lock && heaps_lock.nest != 0) orphans_interrupted();
+    if (page_lock.nest != 0) span_interrupted();
     os_lock_fork_child(&page_lock, false);
     os_lock_fork_child(&heaps_lock, !fork_has_heaps_lock);
     os_lock_fork_child(&fork_heap->lock, !fork_has_own_lock);
     if (!fork_has_heaps_lock) registry_repair(self);
+    if (!fork_has_own_lock)
+        for (unsigned c = 0; c < CLASS_COUNT; c++) self->available[c] = NULL;
     if (!clean || load_relaxed(&heap_totals.heaps_live) != (self == &heap_empty ? 0 : 1)) {
         span_visit_records(slab_leave_behind, self);
         for (struct heap* h = registry; h != NULL; h = h->registry_next)
-            if (h != self && load_relaxed(&h->tid) != 0) heap_retire(h);
+            if (h != self && load_relaxed(&h->tid) != 0 && !h->set_aside) heap_retire(h);
     }
     for (struct heap* h = registry; h != NULL; h = h->registry_next)
-        if (h != fork_heap) h->lock = (struct os_lock){.rank = LOCK_HEAP};
+        if (h != fork_heap && !os_lock_is_mine(&h->lock)) h->lock = (struct os_lock){.rank = LOCK_HEAP};
     for (uint32_t row = 0; row < region_count; row++) store_relaxed(&regions[row].visitors, 0u);
-    if (!fork_has_own_lock)
-        for (unsigned c = 0; c < CLASS_COUNT; c++) self->available[c] = NULL;
-    if (self->changing != NULL) slab_forget_all(self->changing); /* its thread may never come back to it */
-    self->changing = NULL;
     if (self != &heap_empty) store_relaxed(&self->tid, os_thread_id());
+    if (self->busy != 0) heap_set_aside(self);
     registry_process = os_process_id();
     release_fork_child();
     fork_has_heaps_lock = fork_has_own_lock = true;
     heap_fork_parent();
+    os_lock_rank_forget(); /* nobody is left to wait for */
 }

@@ -61,18 +61,6 @@ WEIR_INLINE void slab_recount_used(struct slice* s, uint32_t used) {
 
 WEIR_INLINE size_t slab_built_bytes(const struct slice* s) { return (size_t)s->built * slab_class(s)->bytes; }
 
-/* Between these, the slab's lists and counts need not agree. A signal handler that forks then leaves its
- * child a slab that is half changed, and the child is to know which. */
-WEIR_INLINE void slab_change(struct slice* s) {
-    struct heap* h = heap_self();
-    if (h != &heap_empty) h->changing = s; /* a thread that ends keeps nothing for a child */
-    __atomic_signal_fence(__ATOMIC_SEQ_CST);
-}
-WEIR_INLINE void slab_changed(void) {
-    __atomic_signal_fence(__ATOMIC_SEQ_CST);
-    if (heap_self() != &heap_empty) heap_self()->changing = NULL;
-}
-
 /* A new slab of class c for heap h, all of whose pages are holes; NULL: no memory. */
 WEIR_FN struct slice* slab_make(struct heap* h, unsigned c);
 /* Give the slab's memory back to the page layer. No block of it is in use; it is on no list. */

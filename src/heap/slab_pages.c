@@ -179,7 +179,6 @@ WEIR_FN bool slab_sort(struct slice* s, const char* call) {
     block_t* last = NULL;
     uint32_t from = UINT32_MAX;
     uint32_t to = 0;
-    slab_change(s);
     s->free = NULL;
     uint32_t done = 0;
     for (; done < count && p != NULL && slab_holds_block(s, p); done++) {
@@ -204,7 +203,6 @@ WEIR_FN bool slab_sort(struct slice* s, const char* call) {
     /* What is left of the list is lost, and counts as in use. */
     if (done != count) slab_count(s, s->built - v.pages->sorted, s->until, s->built);
     if (done != 0) pages_detach(&v, from, to);
-    slab_changed();
     if (!good) sort_report(s, p, last, call);
     return good;
 }

@@ -154,9 +154,11 @@ WEIR_FN struct region* region_add(uint32_t slices) {
 
 WEIR_FN void region_drop(struct region* r) {
     size_t bytes = (size_t)r->slices << SLICE_SHIFT;
+    void* base = (void*)r->base;
     map_set(r->base, bytes, 0);
-    os_unmap((void*)r->base, bytes);
-    r->base = 0;
+    r->base = 0; /* first: a fork's child that finds it is to find it mapped */
+    __atomic_signal_fence(__ATOMIC_SEQ_CST);
+    os_unmap(base, bytes);
 }
 
 static bool region_commit(struct region* r, uint32_t need) {

@@ -181,9 +181,18 @@ static void window_adapt(void) {
     store_relaxed(&release_totals.window_ns, window);
 }
 
+/* Not in the middle of another pass of the same thread, as in a signal handler that interrupted it: what is
+ * being purged is its. */
+static bool pass_start(void) {
+    os_lock_take(&release_lock);
+    if (release_lock.nest == 0) return true;
+    os_lock_give(&release_lock);
+    return false;
+}
+
 /* The end of a window. */
 static void window_pass(void) {
-    os_lock_take(&release_lock);
+    if (!pass_start()) return;
     span_purge(span_window());
     holes_pass(false);
     window_adapt();
@@ -191,7 +200,7 @@ static void window_pass(void) {
 }
 
 WEIR_FN bool release_all(void) {
-    os_lock_take(&release_lock);
+    if (!pass_start()) return false;
     bool some = span_purge(UINT64_MAX);
     some |= holes_pass(true) != 0;
     os_lock_give(&release_lock);
@@ -209,6 +218,9 @@ static void alone_start(void) {
 
 static void helper_body(void* unused) {
     (void)unused;
+    /* A fork in the middle of release_rouse has its child start a helper of its own. */
+    uint32_t asleep = RELEASE_ASLEEP;
+    (void)cas_acq_rel(&release_state, &asleep, RELEASE_HELPER);
     for (unsigned quiet = 0; quiet < QUIET_WINDOWS;) {
         os_futex_wait_for(&helper_word, 0, load_relaxed(&release_totals.window_ns));
         if (load_acquire(&helper_word) != 0) return; /* who ends it sets the state */

@@ -120,11 +120,12 @@ static struct slice* list_find(enum span_state state, size_t slices) {
 static void span_give_out(struct slice* s, size_t slices) {
     regions[s->region].live += (uint32_t)slices;
     span_totals.live += (uint64_t)slices << SLICE_SHIFT;
-    store_relaxed(&s->kind, (uint8_t)SLICE_META);
     store_relaxed(&s->owner, NULL);
     s->flags = 0;
     s->domain = 0;
     s->span_slices = (uint32_t)slices;
+    __atomic_signal_fence(__ATOMIC_SEQ_CST); /* before the kind: see span_rebuild */
+    store_relaxed(&s->kind, (uint8_t)SLICE_META);
 }
 
 /* Cut [skip, skip + slices) out of the free span s; what is left over stays free. */
@@ -296,9 +297,55 @@ static struct slice* span_alloc_locked(size_t slices, size_t align_slices, bool*
     return s;
 }
 
+static bool span_torn; /* since a fork; Sync: the page lock */
+
+WEIR_FN void span_interrupted(void) { span_torn = true; }
+
+static bool span_is_taken(const struct slice* s) {
+    uint8_t kind = load_relaxed(&s->kind);
+    return kind >= SLICE_META && kind != SLICE_SLAB_REST;
+}
+
+/* Lists and totals afresh, from what the records say of live spans: their kind is the last that is written of
+ * them and the first that goes. What is between them, free or in the interrupted call's hands, is out of use
+ * from now on. */
+static void span_rebuild(void) {
+    for (unsigned state = 0; state < SPAN_STATES; state++) span_lists[state] = (struct span_lists){0};
+    span_totals.live = span_totals.dirty = span_totals.dirty_low = span_totals.uncommitted = 0;
+    for (uint32_t row = 0; row < region_count; row++) {
+        struct region* r = &regions[row];
+        if (r->base == 0) continue;
+        r->live = 0;
+        for (uint32_t i = r->first; i < r->frontier;) {
+            struct slice* s = region_slices(r) + i;
+            uint32_t slices = 0;
+            if (span_is_taken(s)) {
+                slices = s->span_slices;
+                r->live += slices;
+                span_totals.live += (uint64_t)slices << SLICE_SHIFT;
+            } else {
+                for (; i + slices < r->frontier && !span_is_taken(s + slices); slices++)
+                    store_relaxed(&s[slices].kind, (uint8_t)SLICE_NONE);
+                s->region = (uint16_t)row;
+                span_give_out(s, slices);
+            }
+            i += slices;
+        }
+    }
+}
+
+/* In the child of a fork that interrupted the holder of the lock, it is held still. If that call goes on, it
+ * finds all as it left it; a call that comes before, in the handler, has to make do with what is certain. */
+static void span_lock(void) {
+    os_lock_take(&page_lock);
+    if (weir_likely(!span_torn)) return;
+    span_torn = false;
+    if (page_lock.nest != 0) span_rebuild();
+}
+
 WEIR_FN struct slice* span_alloc(size_t slices, size_t align_slices, bool* zeroed) {
     if (slices > UINT32_MAX / 4 || align_slices > UINT32_MAX / 4) return NULL;
-    os_lock_take(&page_lock);
+    span_lock();
     struct slice* s = span_alloc_locked(slices, align_slices, zeroed);
     os_lock_give(&page_lock);
     return s;
@@ -333,7 +380,7 @@ static bool span_take_holes(const struct slice* s) {
 }
 
 WEIR_FN void span_free(struct slice* s) {
-    os_lock_take(&page_lock);
+    span_lock();
     struct region* r = &regions[s->region];
     uint32_t slices = s->span_slices;
     weir_assert(slices != 0 && r->live >= slices);
@@ -392,7 +439,7 @@ static bool span_grow(struct slice* s, uint32_t slices) {
 WEIR_FN bool span_resize(struct slice* s, size_t slices) {
     if (slices > UINT32_MAX / 4) return false;
     bool done = true;
-    os_lock_take(&page_lock);
+    span_lock();
     if (slices < s->span_slices && (s->flags & SLICE_MOVED) == 0)
         span_shrink(s, (uint32_t)slices);
     else if (slices > s->span_slices)
@@ -412,7 +459,7 @@ WEIR_FN struct slice* span_move(struct slice* s, size_t slices, size_t bytes) {
         !span_is_plausible(slices))
         return NULL;
     bool zeroed;
-    os_lock_take(&page_lock);
+    span_lock();
     struct slice* to = NULL;
     if (span_totals.moved < core_options.map_count_max) to = span_alloc_locked(slices, 1, &zeroed);
     os_lock_give(&page_lock);
@@ -421,7 +468,7 @@ WEIR_FN struct slice* span_move(struct slice* s, size_t slices, size_t bytes) {
         span_abandon(to);
         return NULL;
     }
-    os_lock_take(&page_lock);
+    span_lock();
     to->flags |= SLICE_MOVED;
     span_totals.moved++;
     /* The old place is covered afresh: the kernel leaves it empty, emulators do not always. */
@@ -433,14 +480,14 @@ WEIR_FN struct slice* span_move(struct slice* s, size_t slices, size_t bytes) {
 }
 
 WEIR_FN bool span_purge(uint64_t bytes) {
-    os_lock_take(&page_lock);
+    span_lock();
     bool some = span_purge_locked(bytes);
     os_lock_give(&page_lock);
     return some;
 }
 
 WEIR_FN uint64_t span_window(void) {
-    os_lock_take(&page_lock);
+    span_lock();
     uint64_t low = span_totals.dirty_low;
     span_totals.dirty_low = span_totals.dirty;
     os_lock_give(&page_lock);
@@ -449,28 +496,32 @@ WEIR_FN uint64_t span_window(void) {
 
 WEIR_FN void* span_meta_alloc(size_t bytes) {
     bytes = align_up(bytes, 64);
-    os_lock_take(&page_lock);
+    span_lock();
     if (span_totals.meta_unused < bytes) {
         bool zeroed;
         size_t slices = align_up(bytes, SLICE_BYTES) >> SLICE_SHIFT;
         struct slice* s = span_alloc_locked(slices, 1, &zeroed);
         char* p = s == NULL ? NULL : (char*)slice_address(s);
         if (s != NULL && !zeroed) __builtin_memset(p, 0, slices << SLICE_SHIFT);
+        span_totals.meta_unused = 0; /* first, here and below: a fork's child may find it half done */
+        __atomic_signal_fence(__ATOMIC_SEQ_CST);
         meta_next = p;
+        __atomic_signal_fence(__ATOMIC_SEQ_CST);
         span_totals.meta_unused = s == NULL ? 0 : slices << SLICE_SHIFT;
     }
     void* p = NULL;
     if (span_totals.meta_unused >= bytes) {
         p = meta_next;
-        meta_next += bytes;
         span_totals.meta_unused -= bytes;
+        __atomic_signal_fence(__ATOMIC_SEQ_CST);
+        meta_next += bytes;
     }
     os_lock_give(&page_lock);
     return p;
 }
 
 WEIR_FN void span_visit(void (*visit)(struct slice* s, void* context), void* context) {
-    os_lock_take(&page_lock);
+    span_lock();
     for (uint32_t row = 0; row < region_count; row++) {
         const struct region* r = &regions[row];
         if (r->base == 0) continue;
@@ -492,7 +543,7 @@ WEIR_FN void span_visit_records(void (*visit)(struct slice* s, void* context), v
 }
 
 WEIR_FN void span_trim(void) {
-    os_lock_take(&page_lock);
+    span_lock();
     struct region* r = &regions[0];
     while (r->base != 0 && r->frontier > r->first) {
         struct slice* s = region_slices(r) + r->frontier - 1;
@@ -518,7 +569,7 @@ WEIR_FN bool span_check(void) {
     bool good = true;
     uint64_t live = 0;
     uint64_t dirty = 0;
-    os_lock_take(&page_lock);
+    span_lock();
     for (uint32_t row = 0; row < region_count; row++) {
         const struct region* r = &regions[row];
         if (r->base == 0) continue;

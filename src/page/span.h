@@ -51,6 +51,9 @@ WEIR_FN void span_visit(void (*visit)(struct slice* s, void* context), void* con
 /* The same for every record below the frontiers, whether it starts a span or not: right even when the
  * page layer was interrupted half-way. Takes no lock: for the only thread of a fork's child. */
 WEIR_FN void span_visit_records(void (*visit)(struct slice* s, void* context), void* context);
+/* In the child of a fork that interrupted this thread while it held the page lock: the lists may be half
+ * changed. Holds until the lock is taken next. */
+WEIR_FN void span_interrupted(void);
 /* Return address space that no block needs, where a limit on it was lowered: what is free at the end of
  * the primary region and what was never used of it. */
 WEIR_FN void span_trim(void);
