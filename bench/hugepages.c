@@ -7,6 +7,7 @@
  *   table  a hash table with chains: look-ups of random keys, two or three dependent misses each
  *   tree   sorted records under a search tree that was built in one go: fifteen to twenty levels each
  *   chase  blocks linked into one random cycle: one dependent miss each
+ *   pages  blocks of 1 to 16 KiB and no walk: what is freed among them goes back, or stays
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -63,8 +64,8 @@ static void show(const char* what) {
            what, proc_mib("/proc/self/smaps_rollup", "AnonHugePages"));
 }
 
-static struct node* make(uint64_t key) {
-    size_t bytes = 32 + 16 * (key % 7);
+static struct node* make(uint64_t key, bool pages) {
+    size_t bytes = pages ? 1024 + 512 * (key % 31) : 32 + 16 * (key % 7);
     struct node* n = malloc(bytes);
     if (n == NULL) abort();
     memset(n, 1, bytes);
@@ -114,6 +115,22 @@ static void pause_for(double s) {
     nanosleep(&t, NULL);
 }
 
+/* Until khugepaged has looked at all of memory so many times more. */
+static void wait_for_scans(long more) {
+    long first = -1;
+    for (int i = 0; i < 6000; i++) {
+        FILE* f = fopen("/sys/kernel/mm/transparent_hugepage/khugepaged/full_scans", "r");
+        long now = -1;
+        if (f == NULL || fscanf(f, "%ld", &now) != 1) now = -1;
+        if (f != NULL) fclose(f);
+        if (first == -1) first = now;
+        /* One that is under way does not count. */
+        if (now == -1 || now > first + more) return;
+        pause_for(0.01);
+    }
+    fprintf(stderr, "hugepages: khugepaged does not come round\n");
+}
+
 static double argument(int count, char** words, const char* name, double otherwise) {
     for (int i = 1; i + 1 < count; i++)
         if (strcmp(words[i], name) == 0) return strtod(words[i + 1], NULL);
@@ -122,13 +139,14 @@ static double argument(int count, char** words, const char* name, double otherwi
 
 int main(int count, char** words) {
     const char* shape = count > 1 ? words[1] : "";
-    if (strcmp(shape, "table") != 0 && strcmp(shape, "tree") != 0 && strcmp(shape, "chase") != 0) {
-        fprintf(
-            stderr,
-            "hugepages table|tree|chase [--mib 1024] [--steps 4e6] [--settle 3] [--free 0.02] [--idle 2]\n");
+    if (strcmp(shape, "table") != 0 && strcmp(shape, "tree") != 0 && strcmp(shape, "chase") != 0 &&
+        strcmp(shape, "pages") != 0) {
+        fprintf(stderr, "hugepages table|tree|chase|pages [--mib 1024] [--steps 4e6] [--settle 3] [--free "
+                        "0.02] [--idle 2] [--scans 0]\n");
         return 2;
     }
-    size_t nodes = (size_t)(argument(count, words, "--mib", 1024) * 1048576 / 80);
+    bool pages = shape[0] == 'p';
+    size_t nodes = (size_t)(argument(count, words, "--mib", 1024) * 1048576 / (pages ? 8704 : 80));
     size_t steps = (size_t)argument(count, words, "--steps", 4e6);
     struct node** node = malloc(nodes * sizeof *node);
     struct table table = {NULL, 1};
@@ -138,7 +156,7 @@ int main(int count, char** words) {
 
     printf("{\"shape\": \"%s\", ", shape);
     double start = seconds(CLOCK_MONOTONIC);
-    for (size_t i = 0; i < nodes; i++) node[i] = make(i);
+    for (size_t i = 0; i < nodes; i++) node[i] = make(i, pages);
     double built = seconds(CLOCK_MONOTONIC);
     if (shape[1] == 'a') {
         for (size_t i = 0; i < nodes; i++) {
@@ -159,12 +177,17 @@ int main(int count, char** words) {
     double settle_cpu = seconds(CLOCK_PROCESS_CPUTIME_ID) - cpu;
     show("settled");
     double before = seconds(CLOCK_THREAD_CPUTIME_ID);
-    uint64_t sum = walk(shape, root, &table, nodes, steps);
+    uint64_t sum = pages ? 0 : walk(shape, root, &table, nodes, steps);
     double walked = seconds(CLOCK_THREAD_CPUTIME_ID) - before;
     size_t gone = (size_t)((double)nodes * argument(count, words, "--free", 0.02));
     for (size_t i = 0; i < gone; i++) free(node[i]);
     pause_for(argument(count, words, "--idle", 2));
     show("freed");
+    long scans = (long)argument(count, words, "--scans", 0);
+    if (scans != 0) {
+        wait_for_scans(scans);
+        show("scanned");
+    }
     printf("\"build_ns\": %.1f, \"settle_cpu_s\": %.3f, \"step_ns\": %.1f, \"sum\": %llu}\n",
            (built - start) * 1e9 / (double)nodes, settle_cpu, walked * 1e9 / (double)steps,
            (unsigned long long)sum);

@@ -1,11 +1,69 @@
 /* huge.c: see huge.h.
  *
+ * An extent is made huge in three calls: it may be, is, and may not be any more. The last takes nothing away,
+ * but leaves the kernel's own thread out of it and one mapping where each extent would be one.
+ *
  * SPDX-License-Identifier: Apache-2.0
  */
 #include "page/huge.h"
 
+#include "base/atomic.h"
 #include "core/options.h"
 #include "os/os.h"
+#include "page/hole.h"
+#include "page/span.h"
+
+/* Bytes in use from which a heap is large: below, the processor's own tables reach far enough. */
+#define HEAP_MIN (64 * MIB)
+/* A kernel with larger ones (of 16 KiB pages and more) is left alone: an extent is hardly ever full. */
+#define EXTENT_MAX (4 * MIB)
+/* The most of a window, and in nanoseconds, that goes into making extents huge. */
+enum { TIME_SHARE = 8, TIME_MAX_NS = 50000000 };
+/* Holes in 1024ths of an extent: what a full one may have, and what a huge one keeps. The latter is resident
+ * for nothing, and bounds by how much resident memory exceeds what is needed. */
+enum { HOLES_FULL = 8, HOLES_KEPT = 16 };
+/* What is known of an extent: 0 to AGE: looks in a row that found it full; from COOL down to AGE + 1: looks
+ * until it is tried again. */
+enum { EXTENT_AGE = 4, EXTENT_COOL = 68, EXTENT_HUGE = 255 };
+/* Extents: looked at in a window, and between two takes of the page lock; made huge by one call; refused in a
+ * row until there is no more asking. */
+enum { LOOK_WINDOW = 2048, LOOK_STEP = 32, RUN_MAX = 4, RUNS = 64, REFUSED_MAX = 16 };
+
+WEIR_VAR struct huge_totals huge_totals;
+
+static uint8_t* extents;       /* of the primary region, one each; Sync: the page lock */
+static uint32_t extent_shift;  /* log2 of the slices in an extent; written before `extents` */
+static enum os_huge huge_mode; /* the system's; written before `extents` */
+static bool huge_off;          /* Sync: relaxed; nothing to be had, for good */
+static uint32_t huge_refused;  /* Sync: release_lock; in a row */
+static uint64_t looked_live;   /* Sync: relaxed; span_totals.live when looking started */
+static uint32_t looks_left;    /* Sync: relaxed; times that the whole heap is to be looked at */
+
+/* Where looking is. Sync: release_lock. */
+static struct {
+    uint32_t extent; /* the next one */
+    uint32_t from;   /* the span that the last slice was of: slices [from, to) */
+    uint32_t to;
+    uint8_t kind; /* its; NONE: not known */
+    bool clean;   /* a free one */
+    bool work;    /* some are on their way to being huge */
+} huge_look;
+
+/* Extents that are to be huge, found by this window. Sync: release_lock. */
+static struct {
+    uint32_t count;
+    struct {
+        uint32_t extent;
+        uint32_t length;
+    } run[RUNS];
+} huge_found;
+
+struct extent_state {
+    uint32_t holes; /* pages in slabs */
+    bool dirty;     /* has free slices that are resident */
+    bool clean;     /* has others */
+    bool other;     /* has what may not be huge, or is not known */
+};
 
 WEIR_FN void huge_region(uintptr_t base, size_t records, size_t bytes) {
     /* One call for all that will ever be accessible: what is made accessible later keeps it. A kernel that
@@ -13,4 +71,269 @@ WEIR_FN void huge_region(uintptr_t base, size_t records, size_t bytes) {
     size_t small = core_options.hugepages == HUGE_ALWAYS ? records : bytes;
     (void)os_advise_huge((void*)base, small, OS_HUGE_NEVER);
     if (small != bytes) (void)os_advise_huge((void*)(base + small), bytes - small, OS_HUGE_ALWAYS);
+}
+
+static bool huge_is_auto(void) {
+    return core_options.hugepages == HUGE_AUTO && !load_relaxed(&huge_off) &&
+           load_relaxed(&span_totals.live) >= HEAP_MIN;
+}
+
+static bool live_has_moved(void) {
+    uint64_t live = load_relaxed(&span_totals.live);
+    uint64_t before = load_relaxed(&looked_live);
+    return (live > before ? live - before : before - live) > before / 16;
+}
+
+WEIR_FN bool huge_due(void) { return huge_is_auto() && (load_relaxed(&looks_left) != 0 || live_has_moved()); }
+
+/* ---- Extents of the primary region, numbered from the one that holds its start. */
+
+static uintptr_t extent_address(uint32_t extent) {
+    unsigned shift = extent_shift + SLICE_SHIFT;
+    return ((regions[0].base >> shift) + extent) << shift;
+}
+/* Extents [first, end) consist of slices below the frontier alone. */
+static uint32_t extent_first(void) {
+    unsigned shift = extent_shift + SLICE_SHIFT;
+    uintptr_t start = regions[0].base + ((uintptr_t)regions[0].first << SLICE_SHIFT);
+    return (uint32_t)((align_up(start, (size_t)1 << shift) >> shift) - (regions[0].base >> shift));
+}
+static uint32_t extent_end(void) {
+    unsigned shift = extent_shift + SLICE_SHIFT;
+    uintptr_t end = regions[0].base + ((uintptr_t)load_relaxed(&regions[0].frontier) << SLICE_SHIFT);
+    return (uint32_t)((end >> shift) - (regions[0].base >> shift));
+}
+static struct slice* extent_slices(uint32_t extent) {
+    return region_slices(&regions[0]) + ((extent_address(extent) - regions[0].base) >> SLICE_SHIFT);
+}
+static uint32_t extent_pages(uint32_t of_1024) {
+    return (slice_page_count() << extent_shift) * of_1024 / 1024;
+}
+
+static bool extents_start(void) {
+    if (extents != NULL) return true;
+    size_t huge_bytes;
+    huge_mode = os_huge_mode(&huge_bytes);
+    bool usable = regions[0].base != 0 && huge_mode != OS_HUGE_NEVER && huge_bytes > SLICE_BYTES &&
+                  huge_bytes <= EXTENT_MAX && (huge_bytes & (huge_bytes - 1)) == 0;
+    if (usable) {
+        extent_shift = bit_high(huge_bytes) - SLICE_SHIFT;
+        size_t bytes = align_up(((size_t)regions[0].slices >> extent_shift) + 2, os_page_bytes());
+        uint8_t* p = os_reserve(bytes, os_page_bytes());
+        if (p != NULL && os_advise_huge(p, bytes, OS_HUGE_NEVER) && os_commit(p, bytes)) {
+            os_lock_take(&page_lock);
+            extents = p;
+            os_lock_give(&page_lock);
+        } else if (p != NULL) {
+            os_unmap(p, bytes);
+        }
+    }
+    if (extents == NULL) store_relaxed(&huge_off, true);
+    return extents != NULL;
+}
+
+/* ---- Looking, under the page lock. */
+
+static bool kind_is_slab(uint8_t kind) { return kind == SLICE_SLAB || kind == SLICE_SLAB_REST; }
+
+/* The span that starts at slice i. Inside a span, which only happens where looking starts, nothing is known,
+ * but that a slab's slices say what they are. */
+static void look_at_span(uint32_t i) {
+    const struct slice* s = region_slices(&regions[0]) + i;
+    huge_look.kind = load_acquire(&s->kind); /* acquire: pairs with whoever made it a slab */
+    huge_look.from = i;
+    huge_look.to = i + 1;
+    if (huge_look.kind == SLICE_FREE) huge_look.clean = s->state != SPAN_DIRTY;
+    if (huge_look.kind == SLICE_SLAB_REST)
+        huge_look.kind = SLICE_SLAB;
+    else if (huge_look.kind == SLICE_FREE_END)
+        huge_look.kind = SLICE_NONE;
+    else if (huge_look.kind != SLICE_NONE)
+        huge_look.to = i + s->span_slices;
+}
+
+/* The page lock was given up: the span that the last slice was of may not be any more. */
+static void look_again(void) {
+    const struct slice* s = region_slices(&regions[0]) + huge_look.from;
+    bool same = huge_look.kind != SLICE_NONE && huge_look.kind != SLICE_SLAB &&
+                load_relaxed(&s->kind) == huge_look.kind && huge_look.from + s->span_slices == huge_look.to;
+    if (!same) huge_look.to = 0;
+    if (same && huge_look.kind == SLICE_FREE) huge_look.clean = s->state != SPAN_DIRTY;
+}
+
+static struct extent_state extent_look(uint32_t extent) {
+    struct extent_state x = {0, false, false, false};
+    const struct slice* s = extent_slices(extent);
+    uint32_t index = slice_index(s);
+    for (uint32_t i = 0; i < 1u << extent_shift; i++) {
+        if (index + i >= huge_look.to) look_at_span(index + i);
+        if (huge_look.kind == SLICE_SLAB)
+            x.holes += (uint32_t)__builtin_popcount(hole_of(load_relaxed(&slice_pages(s + i)->state)));
+        else if (huge_look.kind == SLICE_FREE)
+            x.dirty |= !huge_look.clean, x.clean |= huge_look.clean;
+        else /* A large block may never have been written to; where the system asks for nothing, no matter. */
+            x.other |=
+                huge_look.kind != SLICE_LARGE || index + i + 1 == huge_look.to || huge_mode != OS_HUGE_ALWAYS;
+    }
+    return x;
+}
+
+/* The slices of an extent that have dirty holes are for the next pass. Whether there are some. */
+static bool extent_mark(uint32_t extent) {
+    bool some = false;
+    struct slice* s = extent_slices(extent);
+    for (uint32_t i = 0; i < 1u << extent_shift; i++, s++) {
+        if (!kind_is_slab(load_acquire(&s->kind))) continue; /* acquire: as in look_at_span */
+        uint32_t dirty = hole_dirty(load_relaxed(&slice_pages(s)->state));
+        if (dirty == 0) continue;
+        add_relaxed(&hole_pending, (uint64_t)__builtin_popcount(dirty) << page_shift);
+        hole_mark(s);
+        some = true;
+    }
+    return some;
+}
+
+static void extent_break(uint32_t extent) {
+    extents[extent] = EXTENT_COOL;
+    add_relaxed(&huge_totals.broken, 1);
+}
+
+static void huge_found_add(uint32_t extent) {
+    huge_look.work = true;
+    if (huge_found.count != 0) {
+        uint32_t last = huge_found.count - 1;
+        if (huge_found.run[last].length < RUN_MAX &&
+            huge_found.run[last].extent + huge_found.run[last].length == extent) {
+            huge_found.run[last].length++;
+            return;
+        }
+    }
+    if (huge_found.count == RUNS) return;
+    huge_found.run[huge_found.count].extent = extent;
+    huge_found.run[huge_found.count++].length = 1;
+}
+
+static void extent_judge(uint32_t extent) {
+    struct extent_state x = extent_look(extent);
+    uint8_t* state = &extents[extent];
+    if (*state == EXTENT_HUGE) {
+        if (x.clean || x.holes > extent_pages(HOLES_KEPT)) {
+            (void)extent_mark(extent);
+            extent_break(extent);
+        }
+    } else if (*state > EXTENT_AGE) {
+        if (--*state == EXTENT_AGE) *state = 0;
+    } else if (x.dirty || x.clean || x.other || x.holes > extent_pages(HOLES_FULL)) {
+        *state = 0;
+    } else if (*state < EXTENT_AGE) {
+        ++*state;
+        huge_look.work = true;
+    } else {
+        huge_found_add(extent);
+    }
+}
+
+/* The whole heap was looked at. */
+static void look_ends(void) {
+    uint32_t left = load_relaxed(&looks_left);
+    if (live_has_moved()) {
+        store_relaxed(&looked_live, load_relaxed(&span_totals.live));
+        left = EXTENT_AGE + 1;
+    } else if (left > 1 || (left == 1 && !huge_look.work)) {
+        left--;
+    }
+    store_relaxed(&looks_left, left);
+    huge_look.work = false;
+    huge_look.extent = 0;
+}
+
+static void look_around(void) {
+    uint32_t budget = LOOK_WINDOW;
+    os_lock_take(&page_lock);
+    uint32_t end = extent_end();
+    if (huge_look.extent < extent_first()) huge_look.extent = extent_first();
+    while (budget != 0 && huge_look.extent < end) {
+        look_again();
+        for (uint32_t i = 0; i < LOOK_STEP && huge_look.extent < end; i++, budget--)
+            extent_judge(huge_look.extent++);
+        os_lock_give(&page_lock);
+        os_lock_take(&page_lock);
+        end = extent_end();
+    }
+    if (huge_look.extent >= end) look_ends();
+    os_lock_give(&page_lock);
+}
+
+/* ---- Making extents huge. */
+
+/* Their clean holes are resident from now on. */
+static void holes_fill(uint32_t extent) {
+    struct slice* s = extent_slices(extent);
+    for (uint32_t i = 0; i < 1u << extent_shift; i++, s++)
+        if (kind_is_slab(load_acquire(&s->kind))) /* acquire: as in look_at_span */
+            (void)__atomic_fetch_and(&slice_pages(s)->state, ~(PAGES_ALL << PAGES_CLEAN_SHIFT),
+                                     __ATOMIC_RELAXED);
+}
+
+static void extents_set(uint32_t extent, uint32_t count, uint8_t state) {
+    os_lock_take(&page_lock);
+    for (uint32_t i = 0; i < count; i++) {
+        extents[extent + i] = state;
+        if (state == EXTENT_HUGE) holes_fill(extent + i);
+    }
+    os_lock_give(&page_lock);
+}
+
+static void extents_make_huge(uint32_t extent, uint32_t count) {
+    void* p = (void*)extent_address(extent);
+    size_t bytes = (size_t)count << (extent_shift + SLICE_SHIFT);
+    extents_set(extent, count, EXTENT_HUGE);
+    bool done = os_advise_huge(p, bytes, OS_HUGE_ALWAYS) && os_collapse(p, bytes);
+    (void)os_advise_huge(p, bytes, OS_HUGE_NEVER);
+    if (done) {
+        huge_refused = 0;
+        add_relaxed(&huge_totals.made, count);
+        return;
+    }
+    extents_set(extent, count, EXTENT_COOL);
+    add_relaxed(&huge_totals.refused, count);
+    if (++huge_refused == REFUSED_MAX) store_relaxed(&huge_off, true);
+}
+
+WEIR_FN void huge_window(uint64_t window_ns) {
+    if (!huge_is_auto() || !extents_start()) return;
+    huge_found.count = 0;
+    look_around();
+    uint64_t time = window_ns / TIME_SHARE < TIME_MAX_NS ? window_ns / TIME_SHARE : TIME_MAX_NS;
+    uint64_t end = os_clock_ns() + time;
+    for (uint32_t i = 0; i < huge_found.count; i++) {
+        extents_make_huge(huge_found.run[i].extent, huge_found.run[i].length);
+        if (os_clock_ns() >= end) break;
+    }
+}
+
+/* ---- For the release pass. */
+
+WEIR_FN bool huge_keeps(const struct slice* s) {
+    if (extents == NULL || s->region != 0 || !kind_is_slab(load_relaxed(&s->kind))) return false;
+    unsigned shift = extent_shift + SLICE_SHIFT;
+    uint32_t extent = (uint32_t)((slice_address(s) >> shift) - (regions[0].base >> shift));
+    if (extents[extent] != EXTENT_HUGE) return false;
+    const struct slice* first = extent_slices(extent);
+    uint32_t most = extent_pages(HOLES_KEPT);
+    uint32_t holes = 0;
+    for (uint32_t i = 0; i < 1u << extent_shift && holes <= most; i++)
+        if (kind_is_slab(load_acquire(&first[i].kind))) /* acquire: as in look_at_span */
+            holes += (uint32_t)__builtin_popcount(hole_of(load_relaxed(&slice_pages(first + i)->state)));
+    if (holes <= most) return true;
+    (void)extent_mark(extent);
+    extent_break(extent);
+    return false;
+}
+
+WEIR_FN void huge_give_up(void) {
+    if (extents == NULL) return;
+    uint32_t end = extent_end();
+    for (uint32_t extent = extent_first(); extent < end; extent++)
+        if (extents[extent] == EXTENT_HUGE && extent_mark(extent)) extent_break(extent);
 }

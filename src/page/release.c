@@ -11,6 +11,7 @@
 #include "core/options.h"
 #include "os/os.h"
 #include "page/hole.h"
+#include "page/huge.h"
 #include "page/span.h"
 
 /* Dirty spans that stay where no helper thread may be: an idle process cannot return them. */
@@ -94,14 +95,16 @@ static size_t slice_claim(struct slice* s, bool all) {
     uint64_t goes;
     uint64_t stays;
     uint64_t wanted;
+    bool kept = !all && huge_keeps(s); /* not marked, so that nobody stays awake for them */
     do {
         uint64_t dirty = hole_dirty(state);
-        goes = all ? dirty : dirty & state >> PAGES_OLD_SHIFT;
+        goes = all ? dirty : kept ? 0 : dirty & state >> PAGES_OLD_SHIFT;
         stays = dirty & ~goes;
         wanted = state | goes << PAGES_BUSY_SHIFT | dirty << PAGES_OLD_SHIFT;
     } while (wanted != state && !cas_acq_rel(word, &state, wanted));
     add_relaxed(&release_totals.scanned, SLICE_BYTES);
     if (goes != 0) batch_add(s, (uint32_t)goes);
+    if (kept) return 0;
     if (stays != 0) hole_mark(s);
     return (size_t)__builtin_popcountll(stays) << page_shift;
 }
@@ -191,17 +194,21 @@ static bool pass_start(void) {
 }
 
 /* The end of a window. */
-static void window_pass(void) {
+static void window_pass(bool in_helper) {
     if (!pass_start()) return;
     span_purge(span_window());
     holes_pass(false);
     window_adapt();
+    if (in_helper) huge_window(load_relaxed(&release_totals.window_ns));
     os_lock_give(&release_lock);
 }
 
 WEIR_FN bool release_all(void) {
     if (!pass_start()) return false;
     bool some = span_purge(UINT64_MAX);
+    os_lock_take(&page_lock);
+    huge_give_up();
+    os_lock_give(&page_lock);
     some |= holes_pass(true) != 0;
     os_lock_give(&release_lock);
     return some;
@@ -228,9 +235,9 @@ static void helper_body(void* unused) {
             alone_start();
             return;
         }
-        window_pass();
+        window_pass(true);
         if (release_tick_hook != NULL) release_tick_hook();
-        quiet = returnable() == 0 ? quiet + 1 : 0;
+        quiet = returnable() == 0 && !huge_due() ? quiet + 1 : 0;
         if (quiet < QUIET_WINDOWS) continue;
         /* Asleep first, then a last look (seq_cst): whoever adds later finds it asleep. */
         __atomic_store_n(&release_state, (uint32_t)RELEASE_ASLEEP, __ATOMIC_SEQ_CST);
@@ -249,7 +256,7 @@ static void alone_tick(void) {
     uint64_t now = os_clock_ns();
     uint64_t end = load_relaxed(&window_end);
     if (now < end || !cas_acq_rel(&window_end, &end, now + load_relaxed(&release_totals.window_ns))) return;
-    if (returnable() != 0) window_pass();
+    if (returnable() != 0) window_pass(false);
     uint32_t left = load_relaxed(&alone_left);
     store_relaxed(&alone_left, left - 1);
     uint32_t expected = RELEASE_ALONE;
@@ -259,7 +266,8 @@ static void alone_tick(void) {
 WEIR_FN void release_rouse(void) {
     uint32_t state = load_relaxed(&release_state);
     if (state == RELEASE_ALONE) alone_tick();
-    if (state != RELEASE_ASLEEP || returnable() < core_options.release_floor || returnable() == 0) return;
+    bool enough = returnable() >= core_options.release_floor && returnable() != 0;
+    if (state != RELEASE_ASLEEP || (!enough && !huge_due())) return;
     if (!cas_acq_rel(&release_state, &state, RELEASE_HELPER)) return;
     /* One that has just gone to sleep may be on its way out. */
     os_helper_join();
