@@ -33,6 +33,7 @@ KEYS = {
     "libs": "libraries to link with",
     "timeout": "seconds, 60 unless told",
     "as_mib": "RLIMIT_AS in MiB, set before exec",
+    "env": "variables, NAME=VALUE each",
     "plugin": "sources beside the program, each built as a shared library; argv[1..] are their paths",
     "glibc": "'skip': a run that glibc's own malloc cannot pass; the program says why",
 }
@@ -59,6 +60,7 @@ class Run:
         self.cflags = [f for f in keys.get("cflags", "").split(",") if f]
         self.libs = [f for f in keys.get("libs", "").split(",") if f]
         self.plugins = [p for p in keys.get("plugin", "").split(",") if p]
+        self.env = dict(v.split("=", 1) for v in keys.get("env", "").split(",") if v)
         self.timeout = float(keys.get("timeout", "60"))
         self.as_mib = int(keys.get("as_mib", "0"))
         self.on_glibc = keys.get("glibc") != "skip"
@@ -80,7 +82,7 @@ def runs_all():
 
 def compile_one(compilers, output, sources, flags):
     """Builds `output` unless it is newer than its sources."""
-    inputs = [*sources, HERE / "contract.h", HERE / "run.py"]
+    inputs = [*sources, *HERE.glob("*.h"), HERE / "run.py"]
     if output.exists() and output.stat().st_mtime > max(i.stat().st_mtime for i in inputs):
         return
     is_cpp = any(s.suffix == ".cpp" for s in sources)
@@ -113,6 +115,7 @@ def limits_set(as_mib):
 def execute(run, argv, lib):
     """Runs a program once, under `lib` or, where that is None, under glibc; raises Failure."""
     environment = {k: v for k, v in os.environ.items() if k not in ("LD_PRELOAD", "CONTRACT_LIB")}
+    environment.update(run.env)
     if lib:
         environment.update(LD_PRELOAD=str(lib), CONTRACT_LIB=str(lib))
     with tempfile.TemporaryDirectory(prefix="contract.") as scratch, tempfile.TemporaryFile("w+b") as output:

@@ -5,6 +5,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "holes.h"
 #include <algorithm>
+#include <memory>
 #include <vector>
 
 namespace {

@@ -58,7 +58,6 @@ void run_class(unsigned c, Random& random, unsigned rounds, bool exact, const st
     pass();
     expect_holes_exact(blocks, exact);
     blocks.free_all();
-    expect_nothing_left();
 }
 
 void run_classes(uint32_t shift, const char* options, unsigned rounds) {
@@ -73,6 +72,7 @@ void run_classes(uint32_t shift, const char* options, unsigned rounds) {
                 release_all(); // what the first was too early for
                 EXPECT_EQ(load_relaxed(&hole_pending), 0u);
             });
+        expect_nothing_left();
     }));
 }
 
@@ -88,10 +88,13 @@ void run_with_purger(uint32_t shift, const char* options) {
         windows_are_endless(options);
         start_with_pages(shift);
         Random random(shift + 100);
-        Purger purger;
-        for (unsigned c = 0; c < CLASS_COUNT && !::testing::Test::HasFailure(); c++)
-            run_class(c, random, unit_rounds(5), false, [] {});
-        EXPECT_GT(purger.passes.load(), 3u);
+        {
+            Purger purger;
+            for (unsigned c = 0; c < CLASS_COUNT && !::testing::Test::HasFailure(); c++)
+                run_class(c, random, unit_rounds(5), false, [] {});
+            EXPECT_GT(purger.passes.load(), 3u);
+        }
+        expect_nothing_left();
     }));
 }
 

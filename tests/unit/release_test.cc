@@ -5,6 +5,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "holes.h"
 #include <algorithm>
+#include <memory>
 #include <vector>
 
 namespace {
@@ -364,7 +365,7 @@ TEST(Release, RegionsComeAndGoWhileMemoryIsPurged) {
     EXPECT_FINE(in_child([] {
         windows_are_endless(":reserve=4m:thread_free_max=4k");
         unit_attach();
-        Purger purger;
+        std::unique_ptr<Purger> purger(new Purger);
         Random random(17);
         Blocks blocks;
         for (unsigned round = 0; round < unit_rounds(40); round++) {
@@ -374,6 +375,7 @@ TEST(Release, RegionsComeAndGoWhileMemoryIsPurged) {
             if (round % 4 == 0) unit_collect();
             ASSERT_GE(unit_check_slabs(), 0);
         }
+        purger.reset();
         EXPECT_GE(region_count, 2u);
         blocks.free_all();
         expect_nothing_left();
@@ -462,7 +464,7 @@ void large_at_random(const char* options, bool refused) {
         unit_attach();
         static std::atomic<unsigned> calls;
         if (refused) os_fault_hook = [](enum os_call call) { return call == OS_PURGE && calls++ % 3 == 0; };
-        Purger purger;
+        std::unique_ptr<Purger> purger(new Purger);
         Blocks blocks;
         Random random(99);
         for (unsigned i = 0; i < unit_rounds(3000); i++) {
@@ -475,6 +477,7 @@ void large_at_random(const char* options, bool refused) {
             else
                 blocks.free(which);
         }
+        purger.reset();
         os_fault_hook = nullptr;
         blocks.free_all();
         expect_nothing_left();
