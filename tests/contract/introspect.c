@@ -193,6 +193,15 @@ static void test_mallopt(void) {
     void* p = malloc(100);
     EXPECT(p != NULL);
     free(p);
+    enum { LARGE = 64 << 20 };
+    /* What is free is not to stay, however short its time. */
+    EXPECT_EQ(mallopt(M_TRIM_THRESHOLD, 0), 1);
+    p = malloc(LARGE);
+    contract_fill(p, LARGE, 1);
+    long full = contract_status_kib("VmRSS:");
+    free(p);
+    EXPECT_LE(contract_status_kib("VmRSS:"), full - LARGE / 1024 * 3 / 4);
+    EXPECT_EQ(mallopt(M_TRIM_THRESHOLD, -1), 1);
 }
 
 int main(void) {
