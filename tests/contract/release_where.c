@@ -90,6 +90,7 @@ static void test_locked(void) {
     EXPECT(release_holds(shape));
     /* What could not go is not forgotten. */
     EXPECT_EQ(munlockall(), 0);
+    release_table_trim(shape);
     EXPECT_EQ(malloc_trim(0), 1);
     EXPECT(release_shrinks(&shape, 1, MORE_KIB, SECOND, work));
     release_end(shape);
