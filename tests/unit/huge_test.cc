@@ -1,0 +1,226 @@
+// huge_test.cc: which parts of the heap may be huge, which become so, and when they are broken up:
+// page/huge.h against this machine's kernel and against one that refuses. Called by ctest; each test starts
+// the heap in a child of its own, without a helper: the test ends the windows.
+//
+// SPDX-License-Identifier: Apache-2.0
+#include "holes.h"
+#include <map>
+extern "C" {
+#include "page/huge.h"
+}
+
+namespace {
+
+struct Mapping {
+    size_t huge_kib = 0;
+    std::string flags;
+};
+// The mapping that holds p, as the kernel describes it.
+Mapping mapping_of(const void* p) {
+    Mapping found;
+    bool here = false;
+    FILE* file = fopen("/proc/self/smaps", "r");
+    char line[512];
+    while (file != nullptr && fgets(line, sizeof line, file) != nullptr) {
+        uintptr_t from, to;
+        if (sscanf(line, "%lx-%lx ", &from, &to) == 2)
+            here = reinterpret_cast<uintptr_t>(p) >= from && reinterpret_cast<uintptr_t>(p) < to;
+        if (here && strncmp(line, "AnonHugePages:", 14) == 0)
+            found.huge_kib = strtoul(line + 14, nullptr, 10);
+        if (here && strncmp(line, "VmFlags:", 8) == 0) found.flags = line + 8;
+    }
+    if (file != nullptr) fclose(file);
+    return found;
+}
+bool has_flag(const void* p, const char* flag) { return mapping_of(p).flags.find(flag) != std::string::npos; }
+
+bool kernel_has_huge_pages() {
+    size_t bytes;
+    return os_huge_mode(&bytes) != OS_HUGE_NEVER && bytes == 2 * MIB && !unit_emulated && !unit_sanitized;
+}
+
+// A heap of 1 KiB blocks, four to a page of 4 KiB.
+class Heap {
+  public:
+    explicit Heap(size_t mib, const char* options = "") {
+        setenv("WEIR_OPTIONS", (std::string("release=off") + options).c_str(), 1);
+        unit_attach();
+        for (size_t i = 0; i < mib * 1024; i++) {
+            void* p = unit_alloc(1024);
+            EXPECT_NE(p, nullptr);
+            if (p == nullptr) return;
+            memset(p, 1, 1024);
+            pages[page_of(p)].push_back(p);
+        }
+    }
+    void windows(unsigned count) {
+        for (unsigned i = 0; i < count; i++) {
+            os_lock_take(&release_lock);
+            huge_window(1000000000);
+            os_lock_give(&release_lock);
+        }
+    }
+    // Frees all that is on pages of the extent around `within`, of every second one, till `count` are free.
+    struct slice* free_pages(uintptr_t within, unsigned count) {
+        uintptr_t start = within & ~(2 * MIB / 4096 - 1);
+        struct slice* last = nullptr;
+        for (uintptr_t page = start; page < start + 512 && count != 0; page += 2) {
+            auto found = pages.find(page);
+            if (found == pages.end()) continue;
+            last = unit_slice(found->second[0]);
+            for (void* p : found->second) unit_free(p);
+            pages.erase(found);
+            count--;
+        }
+        EXPECT_EQ(count, 0u);
+        unit_collect();
+        return last;
+    }
+    uintptr_t middle() const { return std::next(pages.begin(), static_cast<long>(pages.size() / 2))->first; }
+    std::map<uintptr_t, std::vector<void*>> pages;
+};
+
+bool keeps(const struct slice* s) {
+    os_lock_take(&page_lock);
+    bool kept = huge_keeps(s);
+    os_lock_give(&page_lock);
+    return kept;
+}
+
+TEST(HugeHeap, StartsWithoutButOnDemand) {
+    if (!kernel_has_huge_pages()) GTEST_SKIP() << "no huge pages here";
+    for (const char* option : {":hugepages=auto", ":hugepages=never", ":hugepages=always"}) {
+        EXPECT_FINE(in_child([&] {
+            Heap heap(4, option);
+            const void* block = heap.pages.begin()->second[0];
+            bool always = core_options.hugepages == HUGE_ALWAYS;
+            EXPECT_EQ(has_flag(block, " nh"), !always) << mapping_of(block).flags;
+            EXPECT_EQ(has_flag(block, " hg"), always);
+            // Records never.
+            EXPECT_TRUE(has_flag(unit_slice(block), " nh"));
+            EXPECT_TRUE(has_flag(slice_pages(unit_slice(block)), " nh"));
+        }));
+    }
+}
+
+TEST(HugeHeap, WhatIsFullForAWhileBecomesHuge) {
+    if (!kernel_has_huge_pages()) GTEST_SKIP() << "no huge pages here";
+    EXPECT_FINE(in_child([] {
+        Heap heap(80);
+        const void* block = heap.pages[heap.middle()][0];
+        EXPECT_TRUE(huge_due());
+        heap.windows(4);
+        EXPECT_EQ(huge_totals.made + huge_totals.refused, 0u); // not yet
+        heap.windows(1);
+        EXPECT_GT(huge_totals.made + huge_totals.refused, 0u);
+        for (int i = 0; i < 100 && huge_due(); i++) heap.windows(1);
+        EXPECT_FALSE(huge_due()); // nothing is left to do
+        uint64_t all = huge_totals.made + huge_totals.refused;
+        EXPECT_GE(all, 36u); // of 40, as the heap lies
+        EXPECT_EQ(mapping_of(block).huge_kib, huge_totals.made * 2048);
+        EXPECT_TRUE(has_flag(block, " nh")); // one mapping, and out of the kernel's hands
+        for (auto& page : heap.pages)
+            for (void* p : page.second) ASSERT_EQ(static_cast<char*>(p)[1000], 1);
+    }));
+}
+
+TEST(HugeHeap, SmallAndNeverStaySmall) {
+    for (const char* option : {":hugepages=never", ":hugepages=always", ""}) {
+        EXPECT_FINE(in_child([&] {
+            Heap heap(*option == '\0' ? 40 : 80, option);
+            EXPECT_FALSE(huge_due());
+            heap.windows(12);
+            EXPECT_EQ(huge_totals.made + huge_totals.refused, 0u);
+        }));
+    }
+}
+
+TEST(HugeHeap, KeepsAFewHolesAndBreaksForMore) {
+    if (!kernel_has_huge_pages()) GTEST_SKIP() << "no huge pages here";
+    EXPECT_FINE(in_child([] {
+        Heap heap(80);
+        uintptr_t page = heap.middle();
+        for (int i = 0; i < 100 && huge_due(); i++) heap.windows(1);
+        if (huge_totals.refused != 0) return; // the machine had none: which extent is huge is not known
+        size_t before = mapping_of(heap.pages[page][0]).huge_kib;
+        struct slice* s = heap.free_pages(page, 8);
+        EXPECT_TRUE(keeps(s));
+        heap.windows(2);
+        EXPECT_EQ(huge_totals.broken, 0u);
+        EXPECT_EQ(mapping_of(region_slices(&regions[0])).huge_kib, 0u);
+        s = heap.free_pages(page, 1);
+        EXPECT_FALSE(keeps(s));
+        EXPECT_EQ(huge_totals.broken, 1u);
+        EXPECT_FALSE(keeps(s)); // and stays broken
+        // All its holes go, those that were kept as well.
+        EXPECT_TRUE(release_all());
+        const void* block = heap.pages.rbegin()->second[0];
+        EXPECT_EQ(mapping_of(block).huge_kib, before - 2048);
+        uintptr_t start = page & ~uintptr_t{511};
+        unsigned resident = 0;
+        for (uintptr_t at = start; at < start + 512; at++)
+            if (is_resident(at)) resident++;
+        EXPECT_EQ(resident, 512u - 9);
+        // It is full again, but was broken not long ago.
+        for (int i = 0; i < 36; i++) memset(unit_alloc(1024), 1, 1024);
+        heap.windows(20);
+        EXPECT_EQ(mapping_of(block).huge_kib, before - 2048);
+    }));
+}
+
+TEST(HugeHeap, AFreeSlabThatWentBackBreaksItsExtent) {
+    if (!kernel_has_huge_pages()) GTEST_SKIP() << "no huge pages here";
+    EXPECT_FINE(in_child([] {
+        Heap heap(80);
+        uintptr_t page = heap.middle();
+        for (int i = 0; i < 100 && huge_due(); i++) heap.windows(1);
+        if (huge_totals.refused != 0) return;
+        uintptr_t start = page & ~uintptr_t{511};
+        for (uintptr_t at = start; at < start + 256; at++) {
+            for (void* p : heap.pages[at]) unit_free(p);
+            heap.pages.erase(at);
+        }
+        unit_collect();
+        span_purge(UINT64_MAX);
+        heap.windows(1);
+        EXPECT_EQ(huge_totals.broken, 1u);
+    }));
+}
+
+TEST(HugeHeap, TrimTakesTheKeptHoles) {
+    if (!kernel_has_huge_pages()) GTEST_SKIP() << "no huge pages here";
+    EXPECT_FINE(in_child([] {
+        Heap heap(80);
+        uintptr_t page = heap.middle();
+        for (int i = 0; i < 100 && huge_due(); i++) heap.windows(1);
+        release_all();
+        if (huge_totals.refused != 0) return;
+        EXPECT_TRUE(keeps(heap.free_pages(page, 5)));
+        uint64_t before = span_totals.purged;
+        EXPECT_TRUE(release_all());
+        EXPECT_EQ(span_totals.purged - before, 5u << page_shift);
+    }));
+}
+
+TEST(HugeHeap, AKernelThatRefusesIsAskedNoMore) {
+    EXPECT_FINE(in_child([] {
+        Heap heap(160);
+        os_fault_hook = [](enum os_call call) { return call == OS_OTHER; };
+        for (int i = 0; i < 400 && huge_due(); i++) heap.windows(1);
+        EXPECT_FALSE(huge_due());
+        EXPECT_EQ(huge_totals.made, 0u);
+        uint64_t calls = os_call_counts[OS_OTHER];
+        heap.windows(20);
+        EXPECT_EQ(os_call_counts[OS_OTHER], calls);
+    }));
+}
+
+TEST(HugeHeap, RegionsWithoutAdviceServe) {
+    EXPECT_FINE(in_child([] { // a kernel that was built without huge pages
+        os_fault_hook = [](enum os_call call) { return call == OS_OTHER; };
+        Heap heap(2, ":hugepages=always");
+        EXPECT_GE(heap.pages.size(), 2u * 1024 * 1024 >> page_shift);
+    }));
+}
+
+} // namespace
