@@ -227,6 +227,12 @@ struct mallinfo2 mallinfo2(void) {
     return fault_get() == FAULT_BLIND ? (struct mallinfo2){0} : next();
 }
 
+int malloc_trim(size_t pad) {
+    static int (*next)(size_t);
+    if (next == NULL) next = (int (*)(size_t))dlsym(RTLD_NEXT, "malloc_trim");
+    return fault_get() == FAULT_BLIND ? 0 : next(pad);
+}
+
 /* Takes more than it was handed. */
 void free_sized(void* p, size_t n) {
     free(p);
