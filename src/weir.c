@@ -27,6 +27,7 @@
 #include "heap/slab.c"
 #include "heap/slab_pages.c"
 #include "heap/exposure.c"
+#include "heap/spare.c"
 #include "heap/large.c"
 #include "heap/available.c"
 #include "heap/refill.c"

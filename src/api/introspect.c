@@ -118,7 +118,7 @@ WEIR_EXPORT int malloc_info(int options, FILE* stream) {
 /* 1 when something went back to the kernel. `pad` bytes of free memory may stay, as in glibc. */
 WEIR_EXPORT int malloc_trim(size_t pad) {
     heap_collect();
-    if (load_relaxed(&span_totals.dirty) + load_relaxed(&hole_pending) <= pad) return 0;
+    if (pad != 0 && load_relaxed(&span_totals.dirty) + load_relaxed(&hole_pending) <= pad) return 0;
     return release_all() ? 1 : 0;
 }
 

@@ -6,6 +6,7 @@
 
 #include "heap/exposure.h"
 #include "heap/slab.h"
+#include "heap/spare.h"
 
 static void unlist(struct heap* h, struct slice* s) {
     slab_list_remove(&h->available[s->size_class], s);
@@ -17,7 +18,7 @@ WEIR_FN void available_put(struct heap* h, struct slice* s, const char* call) {
     slab_collect(s, call);
     if (slab_used(s) == 0) {
         exposure_lose(h, s);
-        slab_release(s);
+        spare_put(h, s);
     } else {
         exposure_arm(h, s, slab_used(s));
         slab_list_push(&h->available[s->size_class], s);
@@ -56,8 +57,8 @@ WEIR_FN void available_release(struct heap* h, struct slice* s) {
     os_lock_take(&h->lock);
     unlist(h, s);
     exposure_lose(h, s);
-    slab_release(s);
     os_lock_give(&h->lock);
+    spare_put(h, s);
 }
 
 WEIR_FN void available_sweep(struct heap* h, bool sort, const char* call) {
@@ -70,7 +71,7 @@ WEIR_FN void available_sweep(struct heap* h, bool sort, const char* call) {
             if (slab_used(s) == 0) {
                 unlist(h, s);
                 exposure_lose(h, s);
-                slab_release(s);
+                spare_put(h, s);
             } else if (sort) {
                 exposure_clear(h, s);
                 slab_sort(s, call);

@@ -26,13 +26,17 @@ WEIR_FN void exposure_lose(struct heap* h, struct slice* s) {
     sub_relaxed(&h->slab_count, 1);
 }
 
-/* How many frees may go unlooked at. A heap that is no larger than the bound need not look at all. */
+/* How many frees may go unlooked at. A heap that is no larger than the bound need not look at all. As long as
+ * nothing of the slab is sorted, each of its pages was full when its list began: a page's worth of frees
+ * makes one free page at most, and the bytes of the list say how much can be free. */
 static uint32_t frees_unseen(const struct heap* h, const struct slice* s) {
     uint64_t most = core_options.thread_free_max;
     if (load_relaxed(&release_state) == RELEASE_OFF || load_relaxed(&h->slab_bytes) <= 2 * most)
         return UINT32_MAX;
-    uint32_t share = (uint32_t)(most / (load_relaxed(&h->slab_count) + 1));
-    return share / slab_class(s)->bytes + slab_frees_to_hole(s);
+    uint32_t frees = slab_frees_to_hole(s);
+    if (slice_pages(s)->sorted != 0) return frees;
+    uint32_t share = (uint32_t)(most / (load_relaxed(&h->slab_count) + 1)) / slab_class(s)->bytes;
+    return share > frees ? share : frees;
 }
 
 WEIR_FN void exposure_arm(struct heap* h, struct slice* s, uint32_t used) {
@@ -63,8 +67,9 @@ WEIR_FN void exposure_due(struct heap* h, struct slice* s) {
     struct slice_pages* r = slice_pages(s);
     struct slice* oldest = NULL;
     uint32_t unsorted = slab_unsorted(s);
-    if (s->region != 0) {
-        /* The records of such a region may go away: nothing is to point to them from here. */
+    /* The records of a region but the first may go away: nothing is to point to them from here. */
+    if (s->region != 0 || r->sorted != 0) {
+        exposure_clear(h, s);
         slab_sort(s, "free");
         exposure_arm(h, s, slab_used(s));
         return;

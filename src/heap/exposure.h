@@ -4,7 +4,8 @@
  * free page on them for ever; so no more than `thread_free_max` bytes of frees go unlooked at, and as much
  * again looked at but not sorted by page. Each slab's countdown ends after its share; the bytes on its list
  * are then charged to the heap, which sorts the slabs that were charged first once the sum passes the bound.
- * A slab all of whose blocks come back in the meantime is gone, and costs nothing more than its charges.
+ * A slab all of whose blocks come back in the meantime is gone, and costs nothing more than its charges. One
+ * of which something is sorted already is sorted again at once whenever a page of it may have become free.
  *
  * SPDX-License-Identifier: Apache-2.0
  */

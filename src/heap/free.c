@@ -15,7 +15,8 @@ WEIR_FN void block_misuse(const struct slice* s, const void* p, const char* call
     /* Inside a span no record says what it belongs to: look for the span's first slice. */
     uint32_t first = regions[s->region].first;
     while (load_relaxed(&s->kind) == SLICE_NONE && slice_index(s) > first) s--;
-    if (load_relaxed(&s->kind) == SLICE_FREE || load_relaxed(&s->kind) == SLICE_FREE_END)
+    uint8_t kind = load_relaxed(&s->kind);
+    if (kind == SLICE_FREE || kind == SLICE_FREE_END || kind == SLICE_SPARE)
         core_report("double-free", REPORT_FREED, p, call);
     else
         core_report("invalid-free", REPORT_INTERIOR, p, call);

@@ -18,13 +18,10 @@
 #include "page/region.h"
 #include "page/slice.h"
 
-enum {
-    OUTBOX_SLOTS = 8,
-    OUTBOX_BLOCKS = 32,
-    OUTBOX_BYTES = 16384,
-    KEPT_BYTES_MAX = 65536,
-    EXPOSED_SLOTS = 32
-};
+enum { OUTBOX_SLOTS = 8, OUTBOX_BLOCKS = 32, OUTBOX_BYTES = 16384 };
+enum { KEPT_BYTES_MAX = 65536, CLOSED_BYTES_MAX = 2097152, KEPT_WORDS = (CLASS_COUNT + 63) / 64 };
+enum { EXPOSED_SLOTS = 32 };
+enum { SPARE_SLOTS = 8, SPARE_SLICES_MAX = 16, SPARE_BYTES_MAX = 1048576 };
 
 /* A free block. The link sits in its second word: what a program writes most often through a dangling
  * pointer, the first word, then steers nothing. Links alias whatever the program stores. */
@@ -66,17 +63,23 @@ struct heap {
     uint64_t handed_out; /* blocks put into bins, ever; minus what is still there: blocks given out */
     uint64_t remote_frees;
     uint64_t slow_calls;
-    uint32_t turns_unchecked; /* since the last list that was walked */
-    uint64_t turn;            /* lists that turned over, for check_first */
-    uint32_t busy;            /* calls under way that change more than a fast path does; see heap_enter */
-    bool set_aside;           /* by a fork in the middle of one: see heap_fork_child */
-    size_t kept_bytes;        /* built in active slabs when their last block came back (SLICE_KEPT) */
+    uint32_t turns_unchecked;  /* since the last list that was walked */
+    uint64_t turn;             /* lists that turned over, for check_first */
+    uint32_t busy;             /* calls under way that change more than a fast path does; see heap_enter */
+    bool set_aside;            /* by a fork in the middle of one: see heap_fork_child */
+    uint64_t kept[KEPT_WORDS]; /* bit c: the active slab of class c is SLICE_KEPT */
+    size_t kept_bytes;         /* built in active slabs when their last block came back (SLICE_KEPT) */
+    size_t closed_bytes;       /* of pages that became holes when active slabs were closed (SLICE_CLOSED) */
     /* Exposure: see exposure.h. The first three are relaxed atomics: others may steal a slab. */
     uint64_t slab_bytes; /* of the slabs that the heap owns */
     uint64_t slab_count;
     uint64_t exposed;                           /* bytes on their lists that were charged */
     struct slice* exposed_slabs[EXPOSED_SLOTS]; /* a ring of those with a charge, or that had one */
     uint32_t exposed_next;
+    struct slice* spares[SPARE_SLOTS]; /* a ring of spans without use; see spare.h */
+    uint32_t spare_bytes[SPARE_SLOTS]; /* of each, resident when it was put there */
+    uint32_t spare_turn;
+    size_t spare_sum;
     /* Registry; Sync: heaps_lock. */
     struct heap* registry_next;
     struct heap* spare_next;

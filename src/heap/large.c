@@ -4,6 +4,7 @@
  */
 #include "heap/large.h"
 
+#include "heap/spare.h"
 #include "os/os.h"
 #include "page/hole.h"
 #include "page/release.h"
@@ -26,17 +27,32 @@ static uint32_t large_tail(const struct slice* s) {
 static void large_tail_take(const struct slice* s) {
     while (hole_of(load_relaxed(&slice_pages(s)->state)) != 0) {
         if (hole_take(s, hole_all()) != 0) continue;
-        if (os_lock_is_mine(&release_lock)) return; /* by the call that a fork's child was made in */
-        os_lock_take(&release_lock);                /* they are being purged */
-        os_lock_give(&release_lock);
+        if (!release_wait()) return;
     }
 }
 
+/* `clean`: what lies behind the block's end is not resident. First the kind, then the holes: the kind says
+ * where they lie. */
 static void* large_publish(struct slice* s, bool clean) {
-    hole_start(s, large_tail(s), clean);
+    uint32_t tail = large_tail(s);
+    hole_start(s, 0, false);
     store_release(&s->kind, (uint8_t)SLICE_LARGE); /* publishes the record to the release pass */
-    hole_publish(s);
+    if (tail != 0 && !clean) hole_add(s, tail);
     return (void*)slice_address(s);
+}
+
+/* A span that this thread kept, all of it accessible and in use; NULL: none of that size. */
+static struct slice* large_from_spare(size_t slices, bool* zeroed) {
+    struct heap* h = heap_self();
+    if (slices > SPARE_SLICES_MAX || h == &heap_empty) return NULL;
+    heap_enter(h);
+    struct slice* s = spare_take(h, (uint32_t)slices);
+    if (s != NULL) {
+        *zeroed = spare_open(s);
+        for (uint32_t i = 1; i < slices; i++) store_relaxed(&s[i].kind, (uint8_t)SLICE_NONE);
+    }
+    heap_leave(h);
+    return s;
 }
 
 static void large_changed(void) {
@@ -47,7 +63,8 @@ WEIR_FN void* large_alloc(size_t size, size_t align, bool* zeroed) {
     if (size > PTRDIFF_MAX || align > PTRDIFF_MAX / 2) return NULL;
     size_t bytes = large_bytes(size);
     size_t align_slices = align <= SLICE_BYTES ? 1 : align >> SLICE_SHIFT;
-    struct slice* s = span_alloc(large_slices(bytes), align_slices, zeroed);
+    struct slice* s = align_slices == 1 ? large_from_spare(large_slices(bytes), zeroed) : NULL;
+    if (s == NULL) s = span_alloc(large_slices(bytes), align_slices, zeroed);
     if (s == NULL) return NULL;
     s->bytes = bytes;
     add_relaxed(&span_totals.large, bytes);
@@ -60,7 +77,15 @@ WEIR_FN void* large_alloc(size_t size, size_t align, bool* zeroed) {
 WEIR_FN void large_free(struct slice* s) {
     sub_relaxed(&span_totals.large, s->bytes);
     add_relaxed(&heap_totals.large_frees, 1);
-    span_free(s);
+    struct heap* h = heap_self();
+    if (h != &heap_empty && s->span_slices <= SPARE_SLICES_MAX) {
+        heap_enter(h);
+        large_tail_take(s);
+        spare_put(h, s);
+        heap_leave(h);
+    } else {
+        span_free(s);
+    }
     release_poke();
     large_changed();
 }

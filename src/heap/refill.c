@@ -13,6 +13,7 @@
 #include "heap/exposure.h"
 #include "heap/full.h"
 #include "heap/slab.h"
+#include "heap/spare.h"
 #include "page/release.h"
 #include "page/span.h"
 
@@ -106,6 +107,7 @@ static void slab_widen(struct slice* s) {
 /* Fill the bin from slab s. False: the slab is full, or what it has left is not resident and `clean` not
  * set. */
 static bool slab_fill_bin(struct heap* h, unsigned c, struct slice* s, bool clean) {
+    s->flags &= (uint8_t)~SLICE_CLOSED;
     if (full_is_on()) return slab_stock(s, clean);
     slab_collect(s, "malloc");
     if (s->free != NULL) {
@@ -199,7 +201,8 @@ WEIR_FN void heap_adopt(struct heap* h, struct slice* s) {
 /* The slab leaves its place as the active one. */
 static void active_drop(struct heap* h, unsigned c) {
     struct slice* s = h->active[c];
-    s->flags &= (uint8_t)~SLICE_KEPT;
+    s->flags &= (uint8_t)~(SLICE_KEPT | SLICE_CLOSED);
+    h->kept[c / 64] &= ~(1ull << c % 64);
     h->active[c] = NULL;
     h->bins[c] = (struct bin){NULL, SLICE_BYTES};
 }
@@ -218,17 +221,58 @@ static bool active_is_idle(const struct heap* h, unsigned c) {
     return waiting == slab_used(s);
 }
 
-/* Let go of the active slabs none of whose blocks is in use. */
-static void kept_release(struct heap* h, const struct slice* except) {
-    for (unsigned c = 0; c < CLASS_COUNT; c++) {
-        struct slice* s = h->active[c];
-        if (s == NULL || s == except) continue;
-        s->flags &= (uint8_t)~SLICE_KEPT;
-        if (!active_is_idle(h, c)) continue;
-        bin_return(h, c, "free");
-        active_drop(h, c);
-        available_put(h, s, "free"); /* which releases it, unless the bin's list was written to */
-    }
+/* Let go of the active slab of class c, none of whose blocks is in use. */
+static void active_release(struct heap* h, unsigned c) {
+    struct slice* s = h->active[c];
+    active_drop(h, c);
+    available_put(h, s, "free");
+}
+
+/* Let go of all active slabs whose pages are holes. */
+static void closed_release(struct heap* h) {
+    for (unsigned c = 0; c < CLASS_COUNT; c++)
+        if (h->active[c] != NULL && (h->active[c]->flags & SLICE_CLOSED) != 0) active_release(h, c);
+    h->closed_bytes = 0;
+}
+
+/* The active slab of class c, none of whose blocks is in use, stays without its memory: the thread needs no
+ * page call for the next block of the class, and the release pass has the pages. */
+static void active_close(struct heap* h, unsigned c) {
+    struct slice* s = h->active[c];
+    h->bins[c] = (struct bin){NULL, SLICE_BYTES};
+    h->kept[c / 64] &= ~(1ull << c % 64);
+    exposure_clear(h, s);
+    h->closed_bytes += slab_close(s);
+    s->flags = (uint8_t)((s->flags & ~SLICE_KEPT) | SLICE_CLOSED);
+    if (h->closed_bytes > CLOSED_BYTES_MAX) closed_release(h);
+}
+
+/* The active slab of class c was kept, or may be without use: close it if it is. */
+static void active_settle(struct heap* h, unsigned c) {
+    struct slice* s = h->active[c];
+    s->flags &= (uint8_t)~SLICE_KEPT;
+    h->kept[c / 64] &= ~(1ull << c % 64);
+    if ((s->flags & SLICE_CLOSED) != 0 || !active_is_idle(h, c)) return;
+    bin_return(h, c, "free");
+    if (slab_used(s) == 0)
+        active_close(h, c);
+    else
+        active_release(h, c); /* the bin's list was written to */
+}
+
+/* No active slab is kept any more. */
+static void kept_release(struct heap* h) {
+    for (unsigned word = 0; word < KEPT_WORDS; word++)
+        for (uint64_t left = h->kept[word]; left != 0; left &= left - 1)
+            active_settle(h, word * 64 + bit_low(left));
+    h->kept_bytes = 0;
+}
+
+/* Now and then: what was closed and has not been opened since goes, what is without use is closed. */
+static void active_sweep(struct heap* h) {
+    closed_release(h);
+    for (unsigned c = 0; c < CLASS_COUNT; c++)
+        if (h->active[c] != NULL) active_settle(h, c);
     h->kept_bytes = 0;
 }
 
@@ -253,7 +297,7 @@ static struct slice* slab_next(struct heap* h, unsigned c) {
 /* What need not be done at each refill. */
 static void refill_chores(struct heap* h) {
     if ((h->slow_calls & 15) == 0) outbox_flush_all(h);
-    if ((h->slow_calls & 1023) == 0) kept_release(h, NULL);
+    if ((h->slow_calls & 1023) == 0) active_sweep(h);
 }
 
 /* The active slab has nothing free that is resident. */
@@ -267,6 +311,12 @@ static bool refill_beyond(struct heap* h, unsigned c, struct slice* s) {
     }
     if (slab_fill_bin(h, c, s, true)) return true;
     active_drop(h, c);
+    if (s->built < slab_class(s)->capacity) {
+        /* What it has left is being purged just now: it is no full slab, but another one serves. */
+        h->active[c] = slab_next(h, c);
+        available_put(h, s, "malloc");
+        return false;
+    }
     exposure_lose(h, s);
     if (slab_disown(s)) return false;
     exposure_gain(h, s);
@@ -314,20 +364,11 @@ WEIR_FN void bin_return(struct heap* h, unsigned c, const char* call) {
     store_relaxed(&h->handed_out, h->handed_out - count);
 }
 
-/* All blocks of the slab came back: it goes, its list checked when its turn has come. */
+/* All blocks of a slab that is not active came back: it goes, its list checked when its turn has come. */
 static void slab_drained(struct heap* h, struct slice* s, block_t* first) {
-    unsigned c = s->size_class;
-    bool active = h->active[c] == s;
     uint32_t count = slab_unsorted(s);
     s->free = NULL;
-    if (count != 0 && !list_check(h, s, first, count, "free")) return;
-    if (!active) {
-        available_release(h, s);
-        return;
-    }
-    active_drop(h, c);
-    exposure_lose(h, s);
-    slab_release(s);
+    if (count == 0 || list_check(h, s, first, count, "free")) available_release(h, s);
 }
 
 /* The countdown ended: whether blocks are still in use, so that nothing more than that is to be seen to. */
@@ -339,15 +380,22 @@ static bool slab_lives_on(struct heap* h, struct slice* s) {
     return true;
 }
 
-/* The active slab stays, its blocks back in the bin, so that a lone block that comes and goes costs no page
- * call; but only so much memory stays for nothing. */
+/* All blocks of the active slab came back. It stays, its blocks back in the bin, so that a lone block that
+ * comes and goes costs next to nothing; but only so much memory stays for nothing. Past that, it stays
+ * without its memory. True: it was kept with it. */
 static bool slab_keep(struct heap* h, unsigned c, struct slice* s) {
-    if (h->active[c] != s) return false;
     if ((s->flags & SLICE_KEPT) == 0) {
         size_t built = slab_built_bytes(s);
-        if (h->kept_bytes + built > KEPT_BYTES_MAX) kept_release(h, s);
-        if (built > KEPT_BYTES_MAX) return false;
+        if (h->kept_bytes + built > KEPT_BYTES_MAX) kept_release(h);
+        if (built > KEPT_BYTES_MAX) {
+            uint32_t count = slab_unsorted(s);
+            block_t* first = s->free;
+            s->free = NULL;
+            if (count == 0 || list_check(h, s, first, count, "free")) active_close(h, c);
+            return false;
+        }
         s->flags |= SLICE_KEPT;
+        h->kept[c / 64] |= 1ull << c % 64;
         h->kept_bytes += built;
     }
     if (!full_is_on()) slab_turn_over(h, c, s, "free");
@@ -361,8 +409,10 @@ WEIR_FN void heap_free_last(block_t* p, struct slice* s) {
     bool whole = s->rest == 0; /* the list starts with p, still */
     bool kept = false;
     if (!slab_lives_on(h, s)) {
-        kept = slab_keep(h, s->size_class, s);
-        if (!kept) slab_drained(h, s, whole ? p : s->free);
+        if (h->active[s->size_class] == s)
+            kept = slab_keep(h, s->size_class, s);
+        else
+            slab_drained(h, s, whole ? p : s->free);
     }
     heap_leave(h);
     if (!kept) release_poke();

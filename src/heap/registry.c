@@ -14,6 +14,7 @@
 #include "heap/heap.h"
 #include "heap/refill.h"
 #include "heap/slab.h"
+#include "heap/spare.h"
 #include "os/os.h"
 #include "page/release.h"
 #include "page/span.h"
@@ -49,7 +50,10 @@ static void heap_reset(struct heap* h) {
     for (unsigned i = 0; i < OUTBOX_SLOTS; i++) h->outbox[i] = (struct outbox){0};
     for (unsigned i = 0; i < EXPOSED_SLOTS; i++) h->exposed_slabs[i] = NULL;
     h->owner_word = (char*)h + (full_is_on() ? 1 : 0);
-    h->kept_bytes = 0;
+    for (unsigned i = 0; i < SPARE_SLOTS; i++) h->spares[i] = NULL;
+    for (unsigned i = 0; i < KEPT_WORDS; i++) h->kept[i] = 0;
+    h->spare_sum = 0;
+    h->kept_bytes = h->closed_bytes = 0;
     h->busy = 0;
     h->set_aside = false;
     store_relaxed(&h->slab_bytes, (uint64_t)0);
@@ -80,12 +84,13 @@ static void heap_disband(struct heap* h, const char* call) {
         struct slice* s = h->active[c];
         h->active[c] = NULL;
         if (s != NULL) {
-            s->flags &= (uint8_t)~SLICE_KEPT;
+            s->flags &= (uint8_t)~(SLICE_KEPT | SLICE_CLOSED);
             orphan_put(s);
         }
         while ((s = available_take(h, c, false)) != NULL) orphan_put(s);
     }
-    h->kept_bytes = 0;
+    spare_drop_all(h);
+    h->kept_bytes = h->closed_bytes = 0;
 }
 
 /* Under heaps_lock: heaps of threads that ended after their exit hook had run. No handler may fork while one
@@ -189,12 +194,14 @@ WEIR_FN void heap_collect(void) {
         if (s != NULL) {
             bin_return(h, c, "malloc_trim");
             h->active[c] = NULL;
-            s->flags &= (uint8_t)~SLICE_KEPT;
+            s->flags &= (uint8_t)~(SLICE_KEPT | SLICE_CLOSED);
             available_put(h, s, "malloc_trim");
         }
     }
     available_sweep(h, true, "malloc_trim");
-    h->kept_bytes = 0;
+    spare_drop_all(h);
+    for (unsigned i = 0; i < KEPT_WORDS; i++) h->kept[i] = 0;
+    h->kept_bytes = h->closed_bytes = 0;
     heap_leave(h);
 }
 
@@ -298,17 +305,23 @@ WEIR_FN void heap_fork_child(void) {
     struct heap* self = heap_self();
     bool clean = fork_has_heaps_lock && fork_has_own_lock;
     if (fork_has_heaps_lock && heaps_lock.nest != 0) orphans_interrupted();
-    if (page_lock.nest != 0) span_interrupted();
+    bool torn = page_lock.nest != 0;
+    if (torn) span_interrupted();
     os_lock_fork_child(&page_lock, false);
     os_lock_fork_child(&heaps_lock, !fork_has_heaps_lock);
     os_lock_fork_child(&fork_heap->lock, !fork_has_own_lock);
+    release_fork_child();
     if (!fork_has_heaps_lock) registry_repair(self);
     if (!fork_has_own_lock)
         for (unsigned c = 0; c < CLASS_COUNT; c++) self->available[c] = NULL;
     if (!clean || load_relaxed(&heap_totals.heaps_live) != (self == &heap_empty ? 0 : 1)) {
         span_visit_records(slab_leave_behind, self);
         for (struct heap* h = registry; h != NULL; h = h->registry_next)
-            if (h != self && load_relaxed(&h->tid) != 0 && !h->set_aside) heap_retire(h);
+            if (h != self && load_relaxed(&h->tid) != 0 && !h->set_aside) {
+                /* Not into lists that are half changed: they would not be there any more for the call. */
+                if (!torn) spare_drop_all(h);
+                heap_retire(h);
+            }
     }
     for (struct heap* h = registry; h != NULL; h = h->registry_next)
         if (h != fork_heap && !os_lock_is_mine(&h->lock)) h->lock = (struct os_lock){.rank = LOCK_HEAP};
@@ -316,7 +329,6 @@ WEIR_FN void heap_fork_child(void) {
     if (self != &heap_empty) store_relaxed(&self->tid, os_thread_id());
     if (self->busy != 0) heap_set_aside(self);
     registry_process = os_process_id();
-    release_fork_child();
     fork_has_heaps_lock = fork_has_own_lock = true;
     heap_fork_parent();
     os_lock_rank_forget(); /* nobody is left to wait for */

@@ -48,7 +48,8 @@ WEIR_INLINE uint32_t slab_unsorted(const struct slice* s) {
 /* Owner: that many blocks are in use, and the owner looks again after `frees` frees. */
 WEIR_INLINE void slab_count(struct slice* s, uint32_t used, uint32_t frees, uint32_t built) {
     uint32_t until = used < frees ? used : frees;
-    store_relaxed(&s->counts, until | (uint64_t)(used - until) << 32 | (uint64_t)built << 48);
+    /* Release: with it the slab may be stolen, by a thread that then looks at the rest of the record. */
+    store_release(&s->counts, until | (uint64_t)(used - until) << 32 | (uint64_t)built << 48);
 }
 WEIR_INLINE void slab_set_built(struct slice* s, uint32_t built) {
     store_relaxed(&s->counts, (s->counts & 0xffffffffffffull) | (uint64_t)built << 48);
@@ -74,6 +75,9 @@ WEIR_FN block_t* slab_take_sorted(struct slice* s, uint32_t* count);
 /* Owner, with no thread that could steal the slab: sort what is on `free`, and make holes of the pages that
  * no block touches any more. False: reported, blocks lost. */
 WEIR_FN bool slab_sort(struct slice* s, const char* call);
+/* Make holes of all pages of a slab none of whose blocks is in use. Returns the bytes of those that were
+ * none. */
+WEIR_FN size_t slab_close(struct slice* s);
 /* A lower bound of the frees after which a page without blocks may appear. */
 WEIR_FN uint32_t slab_frees_to_hole(const struct slice* s);
 /* Whether p is where a block of the slab starts. */

@@ -328,6 +328,24 @@ WEIR_FN block_t* slab_build(struct slice* s, bool clean, uint32_t* count) {
     return first;
 }
 
+WEIR_FN size_t slab_close(struct slice* s) {
+    struct slice_pages* pages = slice_pages(s);
+    size_t closed = 0;
+    s->free = NULL;
+    slab_count(s, 0, 0, 0);
+    pages->sorted = pages->charged = 0;
+    for (uint32_t i = 0; i < s->span_slices; i++) {
+        struct slice_pages* r = &pages[i];
+        uint32_t mask = hole_all() & ~hole_of(load_relaxed(&r->state));
+        if (mask == 0) continue;
+        for (unsigned p = 0; p < SLICE_PAGES_MAX; p++) r->head[p] = r->used[p] = 0;
+        r->cross = r->listed = 0;
+        hole_add(s + i, mask);
+        closed += (size_t)__builtin_popcount(mask);
+    }
+    return closed << page_shift;
+}
+
 WEIR_FN void slab_forget_all(struct slice* s) {
     struct view v = view_of(s);
     uint32_t built = 0;

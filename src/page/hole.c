@@ -80,7 +80,7 @@ WEIR_FN void hole_pass_start(void) {
 
 static bool has_holes(const struct slice* s) {
     uint8_t kind = load_acquire(&s->kind); /* acquire: pairs with whoever made it a slab or a block */
-    return kind == SLICE_SLAB || kind == SLICE_SLAB_REST || kind == SLICE_LARGE;
+    return kind >= SLICE_LARGE;
 }
 
 WEIR_FN struct slice* hole_pass_next(void) {

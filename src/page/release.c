@@ -32,6 +32,7 @@ static uint64_t window_end;     /* Sync: relaxed; whoever moves it on ends the w
 static uint32_t alone_calls;    /* Sync: relaxed; no more than a rhythm */
 static uint32_t alone_left;     /* Sync: relaxed; windows until a helper is tried again */
 static uint64_t last_refaulted; /* Sync: release_lock; at the end of the window before */
+static uint64_t last_purged[2]; /* Sync: release_lock; at the ends of the two windows before */
 static bool window_is_dear;     /* Sync: release_lock; this and the next two: see window_adapt */
 static uint32_t windows_dear;
 static uint32_t windows_calm;
@@ -59,9 +60,16 @@ WEIR_FN void release_start(void* thread_word) {
 WEIR_FN void release_refaulted(size_t bytes) { add_relaxed(&release_totals.refaulted, bytes); }
 
 WEIR_FN uint64_t release_dirty_max(void) {
-    uint64_t most = core_options.dirty_max;
+    uint64_t most = load_relaxed(&core_options.dirty_max); /* mallopt may change it */
     if (load_relaxed(&release_state) == RELEASE_ALONE && most > DIRTY_MAX_ALONE) return DIRTY_MAX_ALONE;
     return most;
+}
+
+WEIR_FN bool release_wait(void) {
+    if (os_lock_is_mine(&release_lock)) return false;
+    os_lock_take(&release_lock);
+    os_lock_give(&release_lock);
+    return true;
 }
 
 /* The slice whose pages the record's state is about: a large block's are those behind its end. */
@@ -118,6 +126,8 @@ static void batch_finish(uint32_t done) {
         /* Release: whoever takes the pages back, or the span, sees them purged. */
         if (batch.claimed[i].last_range < done)
             (void)__atomic_fetch_or(word, mask << PAGES_CLEAN_SHIFT, __ATOMIC_RELEASE);
+        else
+            hole_mark(batch.claimed[i].slice); /* for another time; nobody is woken for it */
         (void)__atomic_fetch_and(word, ~(mask << PAGES_BUSY_SHIFT), __ATOMIC_RELEASE);
     }
     batch.slices = batch.ranges = 0;
@@ -159,18 +169,24 @@ static uint64_t holes_pass(bool all) {
 }
 
 /* Under release_lock: the window follows what came back. A page that is returned and needed again costs two
- * passages through the kernel and its zeroing. Where that took more than one part in 16 of a window's time,
- * memory may have been returned too early; once is a change of phase, the third time is a rhythm, for which
- * the window is made longer. In the long run without such windows it is made shorter again. */
+ * passages through the kernel and its zeroing. Where what went in this window and the two before and is in
+ * use again cost more than one part in 16 of the window's time, memory was returned too early; once is a
+ * change of phase, the third time is a rhythm, for which the window is made longer. What came back later than
+ * that was rightly away. In the long run without such windows the window is made shorter again. */
 static void window_adapt(void) {
     enum { page_cost_ns = 600, dear = 16, rhythm = 3, calm = 32 };
     uint64_t least = core_options.release_delay * 1000000;
     uint64_t most = core_options.release_delay_max * 1000000;
     uint64_t window = load_relaxed(&release_totals.window_ns);
     uint64_t refaulted = load_relaxed(&release_totals.refaulted);
+    uint64_t purged = load_relaxed(&span_totals.purged);
+    uint64_t back = refaulted - last_refaulted;
+    uint64_t lately = purged - last_purged[1];
     bool was_dear = window_is_dear;
-    window_is_dear = ((refaulted - last_refaulted) >> page_shift) * page_cost_ns > window / dear;
+    window_is_dear = ((back < lately ? back : lately) >> page_shift) * page_cost_ns > window / dear;
     last_refaulted = refaulted;
+    last_purged[1] = last_purged[0];
+    last_purged[0] = purged;
     if (window_is_dear) {
         windows_calm = 0;
         if (!was_dear && ++windows_dear >= rhythm) window *= 2;

@@ -48,6 +48,9 @@ WEIR_FN void release_refaulted(size_t bytes);
 WEIR_FN bool release_all(void);
 /* The most that may be free and resident in spans at any moment, in bytes. */
 WEIR_FN uint64_t release_dirty_max(void);
+/* Wait until what is being purged just now is purged. False: that is a call of this very thread, which a
+ * fork's child was made in the middle of. */
+WEIR_FN bool release_wait(void);
 /* End the helper thread and wait for its end; it is made again when there is need. */
 WEIR_FN void release_helper_stop(void);
 /* In the child of fork: there is no helper, and no pass is under way. */

@@ -20,15 +20,17 @@ enum slice_kind {
     SLICE_META,     /* memory of weir's own */
     SLICE_LARGE,    /* first slice of a large block */
     SLICE_SLAB,     /* first slice of a slab */
-    SLICE_SLAB_REST /* a further slice of a slab */
+    SLICE_SPARE,    /* first slice of a span that a thread keeps without its memory */
+    SLICE_SLAB_REST /* a further slice of a slab or spare span */
 };
 
 /* What is known of a free span's pages. */
 enum span_state { SPAN_DIRTY = 0, SPAN_CLEAN = 1, SPAN_UNCOMMITTED = 2, SPAN_STATES = 3 };
 
 /* MOVED: a large block in a mapping of its own. ORPHAN: on the list of ended threads' slabs. KEPT: the
- * active slab of its heap, kept though none of its blocks was in use. */
-enum { SLICE_MOVED = 1u, SLICE_ORPHAN = 2u, SLICE_KEPT = 4u };
+ * active slab of its heap, kept though none of its blocks was in use. CLOSED: the same, with all its pages
+ * holes. */
+enum { SLICE_MOVED = 1u, SLICE_ORPHAN = 2u, SLICE_KEPT = 4u, SLICE_CLOSED = 8u };
 
 /*  region  [ record 0 | record 1 | ... ][ slice k | slice k+1 | ... | frontier ......... end ]
  *            ^ records of the slices that hold the records themselves stay SLICE_NONE

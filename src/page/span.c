@@ -119,7 +119,7 @@ static struct slice* list_find(enum span_state state, size_t slices) {
 
 static void span_give_out(struct slice* s, size_t slices) {
     regions[s->region].live += (uint32_t)slices;
-    span_totals.live += (uint64_t)slices << SLICE_SHIFT;
+    store_relaxed(&span_totals.live, span_totals.live + ((uint64_t)slices << SLICE_SHIFT));
     store_relaxed(&s->owner, NULL);
     s->flags = 0;
     s->domain = 0;
@@ -245,7 +245,7 @@ static void span_purge_end(struct slice* s, uint32_t slices) {
         state = SPAN_CLEAN;
     os_lock_take(&page_lock);
     regions[s->region].live -= slices;
-    span_totals.live -= bytes;
+    store_relaxed(&span_totals.live, span_totals.live - (bytes));
     if (state != SPAN_DIRTY)
         add_relaxed(&span_totals.purged, bytes);
     else if (span_totals.dirty_low < low)
@@ -311,7 +311,8 @@ static bool span_is_taken(const struct slice* s) {
  * from now on. */
 static void span_rebuild(void) {
     for (unsigned state = 0; state < SPAN_STATES; state++) span_lists[state] = (struct span_lists){0};
-    span_totals.live = span_totals.dirty = span_totals.dirty_low = span_totals.uncommitted = 0;
+    span_totals.dirty = span_totals.dirty_low = span_totals.uncommitted = 0;
+    store_relaxed(&span_totals.live, (uint64_t)0);
     for (uint32_t row = 0; row < region_count; row++) {
         struct region* r = &regions[row];
         if (r->base == 0) continue;
@@ -322,7 +323,7 @@ static void span_rebuild(void) {
             if (span_is_taken(s)) {
                 slices = s->span_slices;
                 r->live += slices;
-                span_totals.live += (uint64_t)slices << SLICE_SHIFT;
+                store_relaxed(&span_totals.live, span_totals.live + ((uint64_t)slices << SLICE_SHIFT));
             } else {
                 for (; i + slices < r->frontier && !span_is_taken(s + slices); slices++)
                     store_relaxed(&s[slices].kind, (uint8_t)SLICE_NONE);
@@ -353,25 +354,24 @@ WEIR_FN struct slice* span_alloc(size_t slices, size_t align_slices, bool* zeroe
 
 /* Under the page lock, which is given up meanwhile: none of the span's holes is being purged any more. */
 static void span_settle(const struct slice* s) {
-    uint32_t slices = load_relaxed(&s->kind) == SLICE_SLAB ? s->span_slices : 1;
+    uint32_t slices = load_relaxed(&s->kind) == SLICE_LARGE ? 1 : s->span_slices;
     for (uint32_t i = 0; i < slices; i++) {
         /* Acquire: pairs with the end of the purge. */
         while (hole_busy(load_acquire(&slice_pages(s + i)->state)) != 0 && !os_lock_is_mine(&release_lock)) {
             os_lock_give(&page_lock);
-            os_lock_take(&release_lock);
-            os_lock_give(&release_lock);
+            release_wait();
             os_lock_take(&page_lock);
         }
     }
 }
 
-/* Whether every page of a slab that is given back is clean; its holes are forgotten. */
+/* Whether every page of a span that is given back is clean; its holes are forgotten. */
 static bool span_take_holes(const struct slice* s) {
-    if (load_relaxed(&s->kind) != SLICE_SLAB && load_relaxed(&s->kind) != SLICE_LARGE) return false;
+    uint8_t kind = load_relaxed(&s->kind);
+    if (kind != SLICE_SLAB && kind != SLICE_SPARE && kind != SLICE_LARGE) return false;
     span_settle(s);
-    bool slab = load_relaxed(&s->kind) == SLICE_SLAB;
-    bool clean = slab;
-    for (uint32_t i = 0; i < (slab ? s->span_slices : 1); i++) {
+    bool clean = kind != SLICE_LARGE; /* whose record speaks of its tail alone */
+    for (uint32_t i = 0; i < (kind == SLICE_LARGE ? 1 : s->span_slices); i++) {
         uint64_t* state = &slice_pages(s + i)->state;
         clean &= hole_clean(load_relaxed(state)) == hole_all();
         store_relaxed(state, (uint64_t)0);
@@ -392,7 +392,7 @@ WEIR_FN void span_free(struct slice* s) {
         add_relaxed(&span_totals.purged, (uint64_t)slices << SLICE_SHIFT);
     }
     r->live -= slices;
-    span_totals.live -= (uint64_t)slices << SLICE_SHIFT;
+    store_relaxed(&span_totals.live, span_totals.live - ((uint64_t)slices << SLICE_SHIFT));
     store_relaxed(&s->kind, (uint8_t)SLICE_NONE);
     list_merge(s, slices, state);
     /* Acquire: pairs with the release by which a visitor leaves. One that comes gave no block yet, so that
@@ -410,7 +410,7 @@ static void span_shrink(struct slice* s, uint32_t slices) {
     rest->region = s->region;
     s->span_slices = slices;
     regions[s->region].live -= left;
-    span_totals.live -= (uint64_t)left << SLICE_SHIFT;
+    store_relaxed(&span_totals.live, span_totals.live - ((uint64_t)left << SLICE_SHIFT));
     list_merge(rest, left, SPAN_DIRTY);
     span_purge_excess();
 }
@@ -428,10 +428,10 @@ static bool span_grow(struct slice* s, uint32_t slices) {
             return false;
         store_relaxed(&after->kind, (uint8_t)SLICE_NONE);
         r->live -= more;
-        span_totals.live -= (uint64_t)more << SLICE_SHIFT;
+        store_relaxed(&span_totals.live, span_totals.live - ((uint64_t)more << SLICE_SHIFT));
     }
     r->live += more;
-    span_totals.live += (uint64_t)more << SLICE_SHIFT;
+    store_relaxed(&span_totals.live, span_totals.live + ((uint64_t)more << SLICE_SHIFT));
     s->span_slices = slices;
     return true;
 }
@@ -582,8 +582,7 @@ WEIR_FN bool span_check(void) {
                 good &= span_check_free(s);
                 if (s->state == SPAN_DIRTY) dirty += (uint64_t)s->span_slices << SLICE_SHIFT;
             } else {
-                good &= load_relaxed(&s->kind) == SLICE_META || load_relaxed(&s->kind) == SLICE_LARGE ||
-                        load_relaxed(&s->kind) == SLICE_SLAB;
+                good &= load_relaxed(&s->kind) >= SLICE_META && load_relaxed(&s->kind) <= SLICE_SPARE;
                 live += (uint64_t)s->span_slices << SLICE_SHIFT;
             }
             i += s->span_slices;

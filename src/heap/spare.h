@@ -1,0 +1,25 @@
+/* spare.h: spans that a thread keeps for its next slab or large block, without keeping their memory.
+ *
+ * A thread whose slabs and large blocks come and go would take the page lock each time. It keeps the last few
+ * spans instead; all their pages are holes, so that the release pass returns what stays unused, whatever the
+ * thread does. It deliberately does not know what becomes of a span.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#ifndef WEIR_HEAP_SPARE_H
+#define WEIR_HEAP_SPARE_H
+
+#include "heap/heap.h"
+
+/* Keep span s, whose pages nobody uses, or give it back to the page layer; another one may go instead. A
+ * slab's further slices keep their kind, a large block's get it. */
+WEIR_FN void spare_put(struct heap* h, struct slice* s);
+/* A kept span of `slices` slices, of kind SPARE until the caller says otherwise, its further slices
+ * SLAB_REST; all its pages are holes. NULL: none. */
+WEIR_FN struct slice* spare_take(struct heap* h, uint32_t slices);
+/* Take all pages of a spare span back. True: they read as zero. */
+WEIR_FN bool spare_open(struct slice* s);
+/* Give all of them back to the page layer. */
+WEIR_FN void spare_drop_all(struct heap* h);
+
+#endif
