@@ -6,6 +6,9 @@
 #include "holes.h"
 #include <algorithm>
 #include <memory>
+#include <pthread.h>
+#include <sched.h>
+#include <sys/time.h>
 #include <vector>
 
 namespace {
@@ -193,6 +196,69 @@ TEST(Exposure, GiversTakeSlabsOfRegionsThatGoAway) {
 }
 TEST(Exposure, GiversTakeSlabsWithChecksAtTheCall) {
     for (size_t size : {100u, 4000u}) givers_and_owner(size, ":thread_free_max=0:checks=full", true);
+}
+
+// The last two blocks of a slab come back at the same moment, one to the owner, whose countdown ends with it,
+// one by another thread: one of the two gives the slab back. A signal holds the owner up somewhere in its
+// free until the other's is over.
+std::atomic<unsigned> meet_go, meet_gone;
+
+void meet_hold_up(int) {
+    for (int i = 0; i < 1000 && meet_gone.load() != meet_go.load(); i++) sched_yield();
+}
+
+void meet_arm(Random& random) {
+    struct itimerval once = {{0, 0}, {0, static_cast<suseconds_t>(1 + random.below(4))}};
+    setitimer(ITIMER_REAL, &once, nullptr);
+    for (size_t i = random.below(60000); i-- > 0;) __asm__ volatile("");
+}
+
+TEST(Exposure, TheLastTwoFreesOfASlabMeet) {
+    EXPECT_FINE(in_child([] {
+        windows_are_endless(":thread_free_max=0");
+        unit_attach();
+        constexpr size_t size = 16384; // goes home without a stay in an outbox
+        const unsigned capacity = size_classes[class_of(size)].capacity;
+        const unsigned rounds = unit_rounds(20000);
+        std::atomic<void*> given{nullptr};
+        sigset_t alarm_set;
+        sigemptyset(&alarm_set);
+        sigaddset(&alarm_set, SIGALRM);
+        pthread_sigmask(SIG_BLOCK, &alarm_set, nullptr);
+        std::thread giver([&] {
+            unit_attach();
+            for (unsigned round = 1; round <= rounds; round++) {
+                while (meet_go.load() != round) sched_yield();
+                unit_free(given.load());
+                meet_gone = round;
+            }
+            unit_detach();
+        });
+        signal(SIGALRM, meet_hold_up);
+        pthread_sigmask(SIG_UNBLOCK, &alarm_set, nullptr);
+        Random random(1);
+        for (unsigned round = 1; round <= rounds; round++) {
+            std::vector<void*> of_slab;
+            std::vector<void*> all(2 * capacity);
+            for (unsigned i = 0; i < 2 * capacity; i++) all[i] = unit_alloc(size);
+            struct slice* slab = unit_slice(all[capacity / 2]);
+            for (unsigned i = 0; i < 2 * capacity; i++) {
+                if (unit_slice(all[i]) == slab && of_slab.size() < 2)
+                    of_slab.push_back(all[i]);
+                else
+                    unit_free(all[i]);
+            }
+            ASSERT_EQ(of_slab.size(), 2u);
+            given = of_slab[0];
+            meet_arm(random);
+            meet_go = round;
+            unit_free(of_slab[1]);
+            while (meet_gone.load() != round) sched_yield();
+        }
+        giver.join();
+        ASSERT_GE(unit_check_slabs(), 0);
+        expect_nothing_left();
+    }));
 }
 
 // Threads that end while their slabs hold others' blocks: orphans, claimed and sorted.
