@@ -70,7 +70,7 @@ fi
 if [ "$library" != missing ] &&
     build malloc "$cc" "${flags[@]}" -fno-builtin -fsanitize=fuzzer "$here/fuzz_malloc.c" ${library:+"$library"} \
         -pthread -o "$work/fuzz_malloc"; then
-    for mode in "" check_every=1 checks=full reserve=64m; do
+    for mode in "" check_every=1 checks=full reserve=64m thread_free_max=0; do
         WEIR_OPTIONS=$mode run "malloc${mode:+-$mode}" "$work/fuzz_malloc" "$here/corpus/malloc" "$seconds"
     done
 fi

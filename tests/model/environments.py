@@ -39,6 +39,8 @@ class Environment:
 
 AS = resource.RLIMIT_AS
 DATA = resource.RLIMIT_DATA
+# Every free is looked at for whole pages, and those go after a millisecond.
+AT_ONCE = "release_delay=1:release_delay_max=1:release_floor=0:thread_free_max=0"
 ENVIRONMENTS = [
     Environment("plain, small", SMALL),
     Environment("plain, mixed", MIXED),
@@ -76,6 +78,14 @@ ENVIRONMENTS = [
     Environment("trust_size=yes", MIXED, options="trust_size=yes"),
     Environment("dirty_max=0", MIXED, options="dirty_max=0"),
     Environment("dirty_max=0, large", LARGE, options="dirty_max=0", ops=0.02),
+    Environment("memory goes back at once, small", SMALL, options=AT_ONCE, ops=0.3),
+    Environment("memory goes back at once, mixed", MIXED, options=AT_ONCE),
+    Environment("memory goes back at once, large", LARGE, options=AT_ONCE, ops=0.02),
+    Environment("memory goes back at once, short threads", [*SMALL, "--life", "200", "--threads", "8"],
+                options=AT_ONCE, ops=0.1),
+    Environment("memory goes back at once: checks=full", MIXED, options=AT_ONCE + ":checks=full"),
+    Environment("memory goes back at once: reserve=64m", [*MIXED, "--live-max", "300m", "--slots", "32768"],
+                options=AT_ONCE + ":reserve=64m"),
     Environment("map_count_max=16, large", LARGE, options="map_count_max=16", ops=0.02),
 ]
 
