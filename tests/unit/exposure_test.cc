@@ -125,7 +125,7 @@ TEST(Exposure, IsNotBoundedWhereReleaseIsOff) {
         setenv("WEIR_OPTIONS", "release=off", 1);
         unit_attach();
         Stopped thread({1000}, 400 * SLICE_BYTES, AT_RANDOM, 20);
-        EXPECT_EQ(load_relaxed(&hole_pending), 0u);
+        EXPECT_LT(load_relaxed(&hole_pending), 2u << 20); // but for slabs that are free altogether
         EXPECT_GE(unit_check_slabs(), 0);
     }));
 }

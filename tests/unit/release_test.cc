@@ -11,6 +11,7 @@
 namespace {
 
 constexpr uint64_t ms = 1000000;
+constexpr uint64_t span = 2 << 20; // of a block that no thread keeps for its next one
 
 // Windows of a millisecond that end when the test says so: in a sandbox there is no helper, and of the
 // calls that might end a window every 64th alone looks at the clock. The test counts them.
@@ -74,30 +75,30 @@ std::vector<void*> filled_many(size_t count, size_t bytes) {
 TEST(Release, WhatAWindowDidNotNeedGoesAndNoMore) {
     EXPECT_FINE(in_child([] {
         Windows windows;
-        std::vector<void*> all = filled_many(16, 1 << 20);
+        std::vector<void*> all = filled_many(16, span);
         windows.end();
         for (void* p : all) windows.free(p);
-        EXPECT_EQ(dirty(), 16u << 20);
+        EXPECT_EQ(dirty(), 16 * span);
         windows.end(); // since before anything was free
-        EXPECT_EQ(dirty(), 16u << 20);
+        EXPECT_EQ(dirty(), 16 * span);
         EXPECT_EQ(purged(), 0u);
         for (int window = 0; window < 3; window++) { // four of them are needed, in turns
             for (int turn = 0; turn < 3; turn++) {
-                std::vector<void*> needed = filled_many(4, 1 << 20);
-                EXPECT_EQ(dirty(), window == 0 ? 12u << 20 : 0u);
+                std::vector<void*> needed = filled_many(4, span);
+                EXPECT_EQ(dirty(), window == 0 ? 12 * span : 0u);
                 for (void* p : needed) windows.free(p);
             }
             windows.end();
-            EXPECT_EQ(dirty(), 4u << 20) << window;
-            EXPECT_EQ(purged(), 12u << 20) << window;
+            EXPECT_EQ(dirty(), 4 * span) << window;
+            EXPECT_EQ(purged(), 12 * span) << window;
         }
         EXPECT_EQ(load_relaxed(&release_totals.refaulted), 0u);
         windows.end(); // in which nothing is needed
         EXPECT_EQ(dirty(), 0u);
-        EXPECT_EQ(purged(), 16u << 20);
+        EXPECT_EQ(purged(), 16 * span);
         EXPECT_TRUE(span_check());
-        filled(1 << 20);
-        EXPECT_EQ(load_relaxed(&release_totals.refaulted), 1u << 20);
+        filled(span);
+        EXPECT_EQ(load_relaxed(&release_totals.refaulted), span);
     }));
 }
 
@@ -158,19 +159,18 @@ TEST(Release, HolesThatWereNeededStay) {
 TEST(Release, WindowsGrowWhenMemoryIsNeededAgainAndShrinkLater) {
     EXPECT_FINE(in_child([] {
         Windows windows("", 6);
-        void* keeps = filled(100000);
+        void* keeps = filled(span);
         // Something is free at each end, so that there is something to look at.
         auto end = [&] {
             windows.free(keeps);
             windows.end();
-            keeps = filled(100000);
+            keeps = filled(span);
         };
         void* p = filled(3 << 20);
         const uint64_t lengths[] = {1 * ms, 1 * ms, 2 * ms, 4 * ms, 6 * ms, 6 * ms};
         for (uint64_t length : lengths) {
             uint64_t before = load_relaxed(&release_totals.refaulted);
             windows.free(p);
-            end();
             end();
             end();
             EXPECT_EQ(load_relaxed(&release_totals.refaulted), before);
@@ -187,6 +187,29 @@ TEST(Release, WindowsGrowWhenMemoryIsNeededAgainAndShrinkLater) {
         for (int calm = 0; calm < 64; calm++) end();
         EXPECT_EQ(windows.length(), 1 * ms);
         EXPECT_TRUE(span_check());
+    }));
+}
+
+// What comes back later than in the window after next was rightly away.
+TEST(Release, WhatComesBackLateChangesNoWindow) {
+    EXPECT_FINE(in_child([] {
+        Windows windows("", 100);
+        void* keeps = filled(span);
+        auto end = [&] {
+            windows.free(keeps);
+            windows.end();
+            keeps = filled(span);
+        };
+        void* p = filled(8 << 20);
+        for (int i = 0; i < 6; i++) {
+            windows.free(p);
+            for (int window = 0; window < 6; window++) end();
+            EXPECT_GE(purged(), uint64_t{8} << 20);
+            p = filled(8 << 20);
+            end();
+            EXPECT_EQ(windows.length(), 1 * ms);
+        }
+        EXPECT_GE(load_relaxed(&release_totals.refaulted), uint64_t{48} << 20);
     }));
 }
 
@@ -209,7 +232,7 @@ TEST(Release, ALittleThatComesBackChangesNoWindow) {
 TEST(Release, AloneEvery64thCallLooksAtTheClock) {
     EXPECT_FINE(in_child([] {
         Windows windows("", 1);
-        unit_free(filled(1 << 20)); // rouses; nobody is to be had
+        unit_free(filled(span)); // rouses; nobody is to be had
         ASSERT_TRUE(windows.is_alone());
         EXPECT_EQ(release_dirty_max(), 32u << 20);
         windows.sleep();
@@ -222,13 +245,13 @@ TEST(Release, AloneEvery64thCallLooksAtTheClock) {
         for (int i = 0; i < 63; i++) release_poke();
         EXPECT_EQ(purged(), 0u);
         release_poke();
-        EXPECT_EQ(purged(), 1u << 20);
+        EXPECT_EQ(purged(), span);
     }));
     EXPECT_FINE(in_child([] { // and not before the window is over
         setenv("WEIR_OPTIONS", "release_delay=3600000:release_delay_max=3600000:release_floor=0", 1);
         unit_attach();
         os_sandbox_announced();
-        unit_free(filled(1 << 20));
+        unit_free(filled(span));
         for (int i = 0; i < 1000; i++) release_poke();
         EXPECT_EQ(load_relaxed(&span_totals.dirty_low), 0u);
         EXPECT_EQ(purged(), 0u);
@@ -239,7 +262,7 @@ TEST(Release, AloneLessMayBeFreeAndAHelperIsTriedAgain) {
     EXPECT_FINE(in_child([] {
         Windows windows("", 1);
         EXPECT_GT(release_dirty_max(), uint64_t{1} << 30);
-        std::vector<void*> all = filled_many(48, 1 << 20);
+        std::vector<void*> all = filled_many(24, span);
         windows.free(all.back());
         all.pop_back();
         for (void* p : all) {
@@ -249,26 +272,26 @@ TEST(Release, AloneLessMayBeFreeAndAHelperIsTriedAgain) {
         EXPECT_GT(purged(), 0u);
         for (int i = 0; i < 17; i++) {
             EXPECT_TRUE(windows.is_alone()) << i;
-            windows.free(filled(100000)); // so that there is something free
+            windows.free(filled(span)); // so that there is something free
             windows.end();
         }
         EXPECT_EQ(load_relaxed(&release_state), uint32_t{RELEASE_ASLEEP});
-        windows.free(filled(100000));
+        windows.free(filled(span));
         EXPECT_TRUE(windows.is_alone());
     }));
 }
 
 TEST(Release, TooLittleWakesNobody) {
     EXPECT_FINE(in_child([] {
-        setenv("WEIR_OPTIONS", "release_floor=1m", 1);
+        setenv("WEIR_OPTIONS", "release_floor=6m", 1);
         unit_attach();
         os_sandbox_announced();
-        void* p = filled(500000);
-        unit_free(filled(400000));
+        void* p = filled(span);
+        unit_free(filled(span));
         EXPECT_EQ(load_relaxed(&release_state), uint32_t{RELEASE_ASLEEP});
         unit_free(p);
         EXPECT_EQ(load_relaxed(&release_state), uint32_t{RELEASE_ASLEEP});
-        unit_free(filled(1 << 20));
+        unit_free(filled(4 * span));
         EXPECT_EQ(load_relaxed(&release_state), uint32_t{RELEASE_ALONE});
     }));
 }
@@ -277,7 +300,7 @@ TEST(Release, OffKeepsAllUntilAsked) {
     EXPECT_FINE(in_child([] {
         setenv("WEIR_OPTIONS", "release=off:release_delay=1:release_floor=0", 1);
         unit_attach();
-        for (void* p : filled_many(64, 1 << 20)) unit_free(p);
+        for (void* p : filled_many(32, span)) unit_free(p);
         usleep(5000);
         for (int i = 0; i < 300; i++) release_poke();
         EXPECT_EQ(load_relaxed(&release_state), uint32_t{RELEASE_OFF});
@@ -491,7 +514,7 @@ TEST(Release, LargeBlocksAtRandomWithRefusals) { large_at_random("", true); }
 TEST(Release, RefusedSpansStayDirtyAndAreTriedAgain) {
     EXPECT_FINE(in_child([] {
         Windows windows;
-        std::vector<void*> all = filled_many(4, 1 << 20);
+        std::vector<void*> all = filled_many(2, span);
         windows.end();
         for (void* p : all) windows.free(p);
         windows.end();
