@@ -32,8 +32,9 @@ static uint32_t slab_out(const struct slice* s) {
 static void census_slice(struct slice* s, void* context) {
     struct census* t = context;
     uint8_t kind = load_acquire(&s->kind);
-    bool paged = kind == SLICE_SLAB || kind == SLICE_SPARE;
-    for (uint32_t i = 0; i < (paged ? s->span_slices : kind == SLICE_LARGE); i++)
+    if (kind == SLICE_SPARE && hole_dirty(load_relaxed(&slice_pages(s)->state)) != 0)
+        t->hole_bytes += (uint64_t)s->span_slices << SLICE_SHIFT;
+    for (uint32_t i = 0; i < (kind == SLICE_SLAB ? s->span_slices : kind == SLICE_LARGE); i++)
         t->hole_bytes += (uint64_t)__builtin_popcount(hole_dirty(load_relaxed(&slice_pages(s + i)->state)))
                          << page_shift;
     if (load_acquire(&s->kind) == SLICE_META) t->meta_bytes += (uint64_t)s->span_slices << SLICE_SHIFT;

@@ -8,7 +8,7 @@
 #include "page/release.h"
 
 WEIR_FN void exposure_gain(struct heap* h, struct slice* s) {
-    add_relaxed(&h->slab_bytes, (uint64_t)s->span_slices << SLICE_SHIFT);
+    add_relaxed(&h->slab_bytes, (uint64_t)slab_built_bytes(s));
     add_relaxed(&h->slab_count, 1);
     slice_pages(s)->charged = 0;
 }
@@ -22,19 +22,37 @@ WEIR_FN void exposure_clear(struct heap* h, struct slice* s) {
 
 WEIR_FN void exposure_lose(struct heap* h, struct slice* s) {
     exposure_clear(h, s);
-    sub_relaxed(&h->slab_bytes, (uint64_t)s->span_slices << SLICE_SHIFT);
+    sub_relaxed(&h->slab_bytes, (uint64_t)slab_built_bytes(s));
     sub_relaxed(&h->slab_count, 1);
+}
+
+/* The bound for a slab's class. Looking at small blocks costs as much as allocating them: a thread that goes
+ * through them in a circle, as many given out as come back, gets a larger one. */
+static uint64_t most_of(const struct heap* h, const struct slice* s) {
+    uint64_t most = core_options.thread_free_max;
+    return slab_class(s)->bytes <= SMALL_MAX ? most << h->exposed_shift : most;
+}
+
+/* So many small blocks were looked at: is the thread still going in a circle? */
+static void exposure_pace(struct heap* h, const struct slice* s, uint32_t blocks) {
+    enum { enough = 2048, shift_max = 3 };
+    if (slab_class(s)->bytes > SMALL_MAX || (h->exposed_blocks += blocks) < enough) return;
+    bool circle = h->handed_out - h->exposed_handed_out > h->exposed_blocks / 2;
+    if (circle && h->exposed_shift < shift_max) h->exposed_shift++;
+    if (!circle && h->exposed_shift > 0) h->exposed_shift--;
+    h->exposed_handed_out = h->handed_out;
+    h->exposed_blocks = 0;
 }
 
 /* How many frees may go unlooked at. A heap that is no larger than the bound need not look at all. As long as
  * nothing of the slab is sorted, each of its pages was full when its list began: a page's worth of frees
  * makes one free page at most, and the bytes of the list say how much can be free. */
 static uint32_t frees_unseen(const struct heap* h, const struct slice* s) {
-    uint64_t most = core_options.thread_free_max;
+    uint64_t most = most_of(h, s);
     if (load_relaxed(&release_state) == RELEASE_OFF || load_relaxed(&h->slab_bytes) <= 2 * most)
         return UINT32_MAX;
     uint32_t frees = slab_frees_to_hole(s);
-    if (slice_pages(s)->sorted != 0) return frees;
+    if (slice_pages(s)->sorted != 0 && most == core_options.thread_free_max) return frees;
     uint32_t share = (uint32_t)(most / (load_relaxed(&h->slab_count) + 1)) / slab_class(s)->bytes;
     return share > frees ? share : frees;
 }
@@ -63,28 +81,31 @@ static struct slice* exposure_oldest(struct heap* h) {
     return s;
 }
 
+static void exposure_sort_oldest(struct heap* h) {
+    struct slice* s = exposure_oldest(h);
+    if (s != NULL) exposure_sort(h, s);
+}
+
 WEIR_FN void exposure_due(struct heap* h, struct slice* s) {
     struct slice_pages* r = slice_pages(s);
-    struct slice* oldest = NULL;
     uint32_t unsorted = slab_unsorted(s);
+    uint64_t most = most_of(h, s);
+    exposure_pace(h, s, unsorted - r->charged);
     /* The records of a region but the first may go away: nothing is to point to them from here. */
-    if (s->region != 0 || r->sorted != 0) {
+    if (s->region != 0 || (r->sorted != 0 && most == core_options.thread_free_max)) {
         exposure_clear(h, s);
         slab_sort(s, "free");
         exposure_arm(h, s, slab_used(s));
         return;
     }
-    if (r->charged == 0) {
-        unsigned slot = h->exposed_next % EXPOSED_SLOTS;
-        oldest = exposure_oldest(h);
-        h->exposed_slabs[slot] = s;
-    }
+    unsigned slot = h->exposed_next % EXPOSED_SLOTS;
+    bool listed = r->charged != 0;
     add_relaxed(&h->exposed, (uint64_t)(unsorted - r->charged) * slab_class(s)->bytes);
     r->charged = (uint16_t)unsorted;
     exposure_arm(h, s, slab_used(s)); /* from here on it may be stolen */
-    if (oldest != NULL) exposure_sort(h, oldest);
-    for (unsigned i = 0; i < EXPOSED_SLOTS && load_relaxed(&h->exposed) > core_options.thread_free_max; i++) {
-        oldest = exposure_oldest(h);
-        if (oldest != NULL) exposure_sort(h, oldest);
+    if (!listed) {
+        exposure_sort_oldest(h);
+        h->exposed_slabs[slot] = s;
     }
+    for (unsigned i = 0; i < EXPOSED_SLOTS && load_relaxed(&h->exposed) > most; i++) exposure_sort_oldest(h);
 }

@@ -20,8 +20,8 @@
 
 enum { OUTBOX_SLOTS = 8, OUTBOX_BLOCKS = 32, OUTBOX_BYTES = 16384 };
 enum { KEPT_BYTES_MAX = 65536, CLOSED_BYTES_MAX = 2097152, KEPT_WORDS = (CLASS_COUNT + 63) / 64 };
-enum { EXPOSED_SLOTS = 32 };
-enum { SPARE_SLOTS = 8, SPARE_SLICES_MAX = 16, SPARE_BYTES_MAX = 1048576 };
+enum { EXPOSED_SLOTS = 64 };
+enum { SPARE_SLOTS = 8, SPARE_SLICES_MAX = 16, SPARE_SLICES_SUM = 32 };
 
 /* A free block. The link sits in its second word: what a program writes most often through a dangling
  * pointer, the first word, then steers nothing. Links alias whatever the program stores. */
@@ -71,15 +71,17 @@ struct heap {
     size_t kept_bytes;         /* built in active slabs when their last block came back (SLICE_KEPT) */
     size_t closed_bytes;       /* of pages that became holes when active slabs were closed (SLICE_CLOSED) */
     /* Exposure: see exposure.h. The first three are relaxed atomics: others may steal a slab. */
-    uint64_t slab_bytes; /* of the slabs that the heap owns */
+    uint64_t slab_bytes; /* of the blocks that are built in the slabs that the heap owns */
     uint64_t slab_count;
     uint64_t exposed;                           /* bytes on their lists that were charged */
     struct slice* exposed_slabs[EXPOSED_SLOTS]; /* a ring of those with a charge, or that had one */
     uint32_t exposed_next;
+    uint32_t exposed_shift;            /* how far the bound for small blocks is raised, log2 */
+    uint32_t exposed_blocks;           /* small blocks looked at since exposed_handed_out was read */
+    uint64_t exposed_handed_out;       /* handed_out then */
     struct slice* spares[SPARE_SLOTS]; /* a ring of spans without use; see spare.h */
-    uint32_t spare_bytes[SPARE_SLOTS]; /* of each, resident when it was put there */
     uint32_t spare_turn;
-    size_t spare_sum;
+    uint32_t spare_slices; /* of all of them */
     /* Registry; Sync: heaps_lock. */
     struct heap* registry_next;
     struct heap* spare_next;

@@ -46,11 +46,7 @@ static struct slice* large_from_spare(size_t slices, bool* zeroed) {
     struct heap* h = heap_self();
     if (slices > SPARE_SLICES_MAX || h == &heap_empty) return NULL;
     heap_enter(h);
-    struct slice* s = spare_take(h, (uint32_t)slices);
-    if (s != NULL) {
-        *zeroed = spare_open(s);
-        for (uint32_t i = 1; i < slices; i++) store_relaxed(&s[i].kind, (uint8_t)SLICE_NONE);
-    }
+    struct slice* s = spare_take(h, (uint32_t)slices, zeroed);
     heap_leave(h);
     return s;
 }

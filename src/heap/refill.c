@@ -48,9 +48,13 @@ static bool list_check(struct heap* h, struct slice* s, block_t* first, uint32_t
     return true;
 }
 
-/* The blocks of a list, which is in nobody's hands, become the bin's. */
-static void bin_fill(struct heap* h, unsigned c, struct slice* s, block_t* first, uint32_t count) {
-    exposure_arm(h, s, slab_used(s) + count);
+/* The blocks of a list, which is in nobody's hands, become the bin's. `kept`: what the slab holds is bounded
+ * otherwise. */
+static void bin_fill(struct heap* h, unsigned c, struct slice* s, block_t* first, uint32_t count, bool kept) {
+    if (kept)
+        slab_count(s, slab_used(s) + count, UINT32_MAX, s->built);
+    else
+        exposure_arm(h, s, slab_used(s) + count);
     h->bins[c].head = first;
     h->bins[c].base = slice_address(s);
     store_relaxed(&h->handed_out, h->handed_out + count);
@@ -78,13 +82,13 @@ static bool slab_stock(struct slice* s, bool clean) {
 }
 
 /* The owner's list of slab s becomes the bin's. False: reported, list lost. */
-static bool slab_turn_over(struct heap* h, unsigned c, struct slice* s, const char* call) {
+static bool slab_turn_over(struct heap* h, unsigned c, struct slice* s, bool kept, const char* call) {
     uint32_t count = slab_unsorted(s);
     block_t* first = s->free;
     s->free = NULL; /* out of the slab's hands while it is looked at: a handler of the abort may allocate */
     exposure_clear(h, s);
     if (!list_check(h, s, first, count, call)) return false;
-    bin_fill(h, c, s, first, count);
+    bin_fill(h, c, s, first, count, kept);
     return true;
 }
 
@@ -112,13 +116,13 @@ static bool slab_fill_bin(struct heap* h, unsigned c, struct slice* s, bool clea
     slab_collect(s, "malloc");
     if (s->free != NULL) {
         slab_widen(s);
-        if (slab_turn_over(h, c, s, "malloc")) return true;
+        if (slab_turn_over(h, c, s, false, "malloc")) return true;
     }
     uint32_t count;
     bool fresh;
     block_t* first = slab_supply(s, clean, &fresh, &count);
     if (first == NULL || (!fresh && !list_check(h, s, first, count, "malloc"))) return false;
-    bin_fill(h, c, s, first, count);
+    bin_fill(h, c, s, first, count, false);
     return true;
 }
 
@@ -398,7 +402,7 @@ static bool slab_keep(struct heap* h, unsigned c, struct slice* s) {
         h->kept[c / 64] |= 1ull << c % 64;
         h->kept_bytes += built;
     }
-    if (!full_is_on()) slab_turn_over(h, c, s, "free");
+    if (!full_is_on()) slab_turn_over(h, c, s, true, "free");
     return true;
 }
 

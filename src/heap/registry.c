@@ -51,14 +51,16 @@ static void heap_reset(struct heap* h) {
     for (unsigned i = 0; i < EXPOSED_SLOTS; i++) h->exposed_slabs[i] = NULL;
     h->owner_word = (char*)h + (full_is_on() ? 1 : 0);
     for (unsigned i = 0; i < SPARE_SLOTS; i++) h->spares[i] = NULL;
+    h->spare_slices = 0;
     for (unsigned i = 0; i < KEPT_WORDS; i++) h->kept[i] = 0;
-    h->spare_sum = 0;
     h->kept_bytes = h->closed_bytes = 0;
     h->busy = 0;
     h->set_aside = false;
     store_relaxed(&h->slab_bytes, (uint64_t)0);
     store_relaxed(&h->slab_count, (uint64_t)0);
     store_relaxed(&h->exposed, (uint64_t)0);
+    h->exposed_shift = h->exposed_blocks = 0;
+    h->exposed_handed_out = 0;
 }
 
 /* Under heaps_lock: move the figures of an ended heap to the totals and let another thread have it. */

@@ -12,10 +12,10 @@
 
 WEIR_FN struct slice* slab_make(struct heap* h, unsigned c) {
     const struct size_class* k = &size_classes[c];
-    struct slice* s = spare_take(h, k->slices);
-    bool fresh = s == NULL; /* the pages of a spare one are holes as they are */
     bool zeroed;
-    if (fresh && (s = span_alloc(k->slices, 1, &zeroed)) == NULL) return NULL;
+    struct slice* s = spare_take(h, k->slices, &zeroed);
+    if (s == NULL) s = span_alloc(k->slices, 1, &zeroed);
+    if (s == NULL) return NULL;
     s->free = NULL;
     /* Atomic: a thread that gave a block of the memory's earlier life may still be looking. */
     store_relaxed(&s->counts, (uint64_t)0);
@@ -29,7 +29,7 @@ WEIR_FN struct slice* slab_make(struct heap* h, unsigned c) {
         for (unsigned p = 0; p < SLICE_PAGES_MAX; p++) pages[i].head[p] = pages[i].used[p] = 0;
         pages[i].cross = pages[i].listed = 0;
         s[i].region = s->region;
-        if (fresh) hole_start(s + i, hole_all(), zeroed);
+        hole_start(s + i, hole_all(), zeroed);
         if (i == 0) continue;
         s[i].back = i;
         store_relaxed(&s[i].owner, NULL);
@@ -38,7 +38,7 @@ WEIR_FN struct slice* slab_make(struct heap* h, unsigned c) {
     pages->sorted = pages->charged = 0;
     store_release(&s->kind, (uint8_t)SLICE_SLAB); /* publishes the record to the census and the pass */
     store_release(&s->owner, h->owner_word);      /* publishes the record to available_steal */
-    if (fresh && !zeroed)
+    if (!zeroed)
         for (uint32_t i = 0; i < k->slices; i++) hole_publish(s + i);
     return s;
 }

@@ -39,6 +39,7 @@ WEIR_INLINE uint32_t counts_used(uint64_t counts) {
 WEIR_INLINE uint32_t counts_built(uint64_t counts) { return (uint32_t)(counts >> 48); }
 static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "the order of the fields in `counts`");
 
+WEIR_INLINE size_t slab_built_bytes(const struct slice* s) { return (size_t)s->built * slab_class(s)->bytes; }
 /* Owner: blocks in use, the bin's among them. */
 WEIR_INLINE uint32_t slab_used(const struct slice* s) { return s->until + s->rest; }
 /* Owner: blocks on `free`. */
@@ -52,6 +53,8 @@ WEIR_INLINE void slab_count(struct slice* s, uint32_t used, uint32_t frees, uint
     store_release(&s->counts, until | (uint64_t)(used - until) << 32 | (uint64_t)built << 48);
 }
 WEIR_INLINE void slab_set_built(struct slice* s, uint32_t built) {
+    struct heap* h = owner_heap(load_relaxed(&s->owner));
+    if (h != NULL) add_relaxed(&h->slab_bytes, ((uint64_t)built - s->built) * slab_class(s)->bytes);
     store_relaxed(&s->counts, (s->counts & 0xffffffffffffull) | (uint64_t)built << 48);
 }
 /* The same as slab_count, with the countdown as it was as far as it can be. */
@@ -59,8 +62,6 @@ WEIR_INLINE void slab_recount_used(struct slice* s, uint32_t used) {
     uint32_t left = s->until;
     slab_count(s, used, left, s->built);
 }
-
-WEIR_INLINE size_t slab_built_bytes(const struct slice* s) { return (size_t)s->built * slab_class(s)->bytes; }
 
 /* A new slab of class c for heap h, all of whose pages are holes; NULL: no memory. */
 WEIR_FN struct slice* slab_make(struct heap* h, unsigned c);

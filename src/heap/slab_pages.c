@@ -332,6 +332,7 @@ WEIR_FN size_t slab_close(struct slice* s) {
     struct slice_pages* pages = slice_pages(s);
     size_t closed = 0;
     s->free = NULL;
+    slab_set_built(s, 0);
     slab_count(s, 0, 0, 0);
     pages->sorted = pages->charged = 0;
     for (uint32_t i = 0; i < s->span_slices; i++) {

@@ -72,26 +72,29 @@ WEIR_FN bool release_wait(void) {
     return true;
 }
 
-/* The slice whose pages the record's state is about: a large block's are those behind its end. */
-static uintptr_t pages_address(const struct slice* s) {
-    uint32_t last = load_relaxed(&s->kind) == SLICE_LARGE ? s->span_slices - 1 : 0;
-    return slice_address(s) + ((uintptr_t)last << SLICE_SHIFT);
+/* Where the pages lie that the record's state is about: a large block's behind its end, a spare span's bit
+ * stands for all of it. */
+static struct os_range pages_range(const struct slice* s, unsigned from, unsigned count) {
+    uint8_t kind = load_relaxed(&s->kind);
+    uintptr_t address = slice_address(s);
+    if (kind == SLICE_SPARE) return (struct os_range){(void*)address, (size_t)s->span_slices << SLICE_SHIFT};
+    if (kind == SLICE_LARGE) address += (uintptr_t)(s->span_slices - 1) << SLICE_SHIFT;
+    return (struct os_range){(void*)(address + ((uintptr_t)from << page_shift)), (size_t)count << page_shift};
 }
 
 static void batch_add(struct slice* s, uint32_t mask) {
-    uintptr_t address = pages_address(s);
     batch.claimed[batch.slices].slice = s;
     batch.claimed[batch.slices].mask = mask;
     while (mask != 0) {
         unsigned from = bit_low(mask);
         unsigned count = bit_low(~((uint64_t)mask >> from));
         mask &= ~(((1u << count) - 1) << from);
-        uintptr_t start = address + ((uintptr_t)from << page_shift);
+        struct os_range next = pages_range(s, from, count);
         struct os_range* before = batch.ranges == 0 ? NULL : &batch.range[batch.ranges - 1];
-        if (before != NULL && (uintptr_t)before->start + before->bytes == start)
-            before->bytes += (size_t)count << page_shift;
+        if (before != NULL && (char*)before->start + before->bytes == (char*)next.start)
+            before->bytes += next.bytes;
         else
-            batch.range[batch.ranges++] = (struct os_range){(void*)start, (size_t)count << page_shift};
+            batch.range[batch.ranges++] = next;
     }
     batch.claimed[batch.slices++].last_range = batch.ranges - 1;
 }

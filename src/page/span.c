@@ -354,7 +354,7 @@ WEIR_FN struct slice* span_alloc(size_t slices, size_t align_slices, bool* zeroe
 
 /* Under the page lock, which is given up meanwhile: none of the span's holes is being purged any more. */
 static void span_settle(const struct slice* s) {
-    uint32_t slices = load_relaxed(&s->kind) == SLICE_LARGE ? 1 : s->span_slices;
+    uint32_t slices = load_relaxed(&s->kind) == SLICE_SLAB ? s->span_slices : 1;
     for (uint32_t i = 0; i < slices; i++) {
         /* Acquire: pairs with the end of the purge. */
         while (hole_busy(load_acquire(&slice_pages(s + i)->state)) != 0 && !os_lock_is_mine(&release_lock)) {
@@ -370,10 +370,11 @@ static bool span_take_holes(const struct slice* s) {
     uint8_t kind = load_relaxed(&s->kind);
     if (kind != SLICE_SLAB && kind != SLICE_SPARE && kind != SLICE_LARGE) return false;
     span_settle(s);
+    uint32_t records = kind == SLICE_SLAB ? s->span_slices : 1;
     bool clean = kind != SLICE_LARGE; /* whose record speaks of its tail alone */
-    for (uint32_t i = 0; i < (kind == SLICE_LARGE ? 1 : s->span_slices); i++) {
+    for (uint32_t i = 0; i < records; i++) {
         uint64_t* state = &slice_pages(s + i)->state;
-        clean &= hole_clean(load_relaxed(state)) == hole_all();
+        clean &= hole_clean(load_relaxed(state)) == (kind == SLICE_SPARE ? 1 : hole_all());
         store_relaxed(state, (uint64_t)0);
     }
     return clean;
