@@ -28,7 +28,8 @@ WEIR_FN struct slice* slab_make(struct heap* h, unsigned c) {
     for (uint32_t i = 0; i < k->slices; i++) {
         for (unsigned p = 0; p < SLICE_PAGES_MAX; p++) pages[i].head[p] = pages[i].used[p] = 0;
         pages[i].cross = pages[i].listed = 0;
-        s[i].region = s->region;
+        if (s[i].region != s->region)
+            s[i].region = s->region; /* others may be looking, from an earlier life */
         hole_start(s + i, hole_all(), zeroed);
         if (i == 0) continue;
         s[i].back = i;

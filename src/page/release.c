@@ -21,21 +21,34 @@
 enum { ALONE_CALLS = 64, RETRY_WINDOWS = 16, QUIET_WINDOWS = 4 };
 enum { BATCH_SLICES = 256, BATCH_RANGES = 512 };
 
+/* Which holes go: none; those that were there at the last look; the younger ones as well; and those that are
+ * kept so that a huge page stays one. */
+enum purge { PURGE_NONE, PURGE_OLD, PURGE_YOUNG, PURGE_ALL };
+
 WEIR_VAR struct release_totals release_totals;
 WEIR_VAR struct os_lock release_lock = {.rank = LOCK_RELEASE};
 WEIR_VAR uint32_t release_state;
+WEIR_VAR uint32_t release_busy;
 WEIR_VAR void (*release_tick_hook)(void);
 
 static void* helper_thread_word;
-static uint32_t helper_word;    /* Sync: atomic; what the helper sleeps on; 1: it is to end */
+/* A heap that grows by so much has its helper look whether it could do with less. */
+#define GROWTH_STEP (8 * MIB)
+enum { HELPER_SLEEPS = 0, HELPER_ENDS = 1, HELPER_GROWTH = 2 };
+static uint64_t grown;          /* Sync: the page lock */
+static uint32_t helper_word;    /* Sync: atomic; what the helper sleeps on */
 static uint64_t window_end;     /* Sync: relaxed; whoever moves it on ends the window */
 static uint32_t alone_calls;    /* Sync: relaxed; no more than a rhythm */
 static uint32_t alone_left;     /* Sync: relaxed; windows until a helper is tried again */
 static uint64_t last_refaulted; /* Sync: release_lock; at the end of the window before */
 static uint64_t last_purged[2]; /* Sync: release_lock; at the ends of the two windows before */
-static bool window_is_dear;     /* Sync: release_lock; this and the next two: see window_adapt */
-static uint32_t windows_dear;
-static uint32_t windows_calm;
+static bool look_is_dear;       /* Sync: release_lock; this and the rest: see delays_adapt and helper_look */
+static uint32_t looks_dear;     /* a score, not a number */
+static uint32_t looks_calm;
+static bool purged_in_quiet; /* the last purge's kind */
+static uint64_t quiet_ns;    /* how long a process has to be quiet */
+static uint64_t since_busy_ns;
+static uint64_t since_window_ns;
 
 /* What is being purged. Sync: release_lock. */
 struct batch {
@@ -53,8 +66,18 @@ static struct batch batch;
 WEIR_FN void release_start(void* thread_word) {
     helper_thread_word = thread_word;
     os_sandbox_look();
-    store_relaxed(&release_totals.window_ns, core_options.release_delay * 1000000);
+    quiet_ns = core_options.release_delay * 1000000;
+    store_relaxed(&release_totals.window_ns, core_options.release_window * 1000000);
     if (core_options.release == 0) store_relaxed(&release_state, (uint32_t)RELEASE_OFF);
+}
+
+WEIR_FN void release_grew(size_t bytes) {
+    grown += bytes;
+    if (grown < GROWTH_STEP) return;
+    grown = 0;
+    if (load_relaxed(&release_state) != RELEASE_HELPER) return;
+    uint32_t expected = HELPER_SLEEPS;
+    if (cas_acq_rel(&helper_word, &expected, HELPER_GROWTH)) os_futex_wake(&helper_word, 1);
 }
 
 WEIR_FN void release_refaulted(size_t bytes) { add_relaxed(&release_totals.refaulted, bytes); }
@@ -100,16 +123,16 @@ static void batch_add(struct slice* s, uint32_t mask) {
 }
 
 /* Under the page lock: claim the slice's holes that are to go. Returns the bytes of dirty ones that stay. */
-static size_t slice_claim(struct slice* s, bool all) {
+static size_t slice_claim(struct slice* s, enum purge what) {
     uint64_t* word = &slice_pages(s)->state;
     uint64_t state = load_acquire(word); /* acquire: pairs with hole_add */
     uint64_t goes;
     uint64_t stays;
     uint64_t wanted;
-    bool kept = !all && huge_keeps(s); /* not marked, so that nobody stays awake for them */
+    bool kept = what != PURGE_ALL && huge_keeps(s); /* not marked, so that nobody stays awake for them */
     do {
         uint64_t dirty = hole_dirty(state);
-        goes = all ? dirty : kept ? 0 : dirty & state >> PAGES_OLD_SHIFT;
+        goes = kept || what == PURGE_NONE ? 0 : what == PURGE_OLD ? dirty & state >> PAGES_OLD_SHIFT : dirty;
         stays = dirty & ~goes;
         wanted = state | goes << PAGES_BUSY_SHIFT | dirty << PAGES_OLD_SHIFT;
     } while (wanted != state && !cas_acq_rel(word, &state, wanted));
@@ -138,24 +161,24 @@ static void batch_finish(uint32_t done) {
 
 /* Fill the batch. Under the page lock, under which all claims are made, so that what is claimed is no span
  * that is being given back. False: there are no more marked slices. */
-static bool batch_fill(bool all, size_t* stays) {
+static bool batch_fill(enum purge what, size_t* stays) {
     while (batch.slices < BATCH_SLICES && batch.ranges + SLICE_PAGES_MAX / 2 <= BATCH_RANGES) {
         struct slice* s = hole_pass_next();
         if (s == NULL) return false;
-        *stays += slice_claim(s, all);
+        *stays += slice_claim(s, what);
     }
     return true;
 }
 
 /* Under release_lock. Returns the bytes that were returned. */
-static uint64_t holes_pass(bool all) {
+static uint64_t holes_pass(enum purge what) {
     uint64_t before = load_relaxed(&span_totals.purged);
     size_t stays = 0;
     store_relaxed(&hole_pending, (uint64_t)0);
     os_lock_take(&page_lock);
     hole_pass_start();
     for (bool more = true; more;) {
-        more = batch_fill(all, &stays);
+        more = batch_fill(what, &stays);
         if (batch.ranges == 0) continue;
         os_lock_give(&page_lock);
         uint64_t calls = load_relaxed(&os_call_counts[OS_PURGE]);
@@ -171,36 +194,42 @@ static uint64_t holes_pass(bool all) {
     return load_relaxed(&span_totals.purged) - before;
 }
 
-/* Under release_lock: the window follows what came back. A page that is returned and needed again costs two
- * passages through the kernel and its zeroing. Where what went in this window and the two before and is in
- * use again cost more than one part in 16 of the window's time, memory was returned too early; once is a
- * change of phase, the third time is a rhythm, for which the window is made longer. What came back later than
- * that was rightly away. In the long run without such windows the window is made shorter again. */
-static void window_adapt(void) {
-    enum { page_cost_ns = 600, dear = 16, rhythm = 3, calm = 32 };
-    uint64_t least = core_options.release_delay * 1000000;
+/* Under release_lock, after each look: the delays follow what came back. A page that is returned and needed
+ * again costs two passages through the kernel and its zeroing. Where what went lately and is in use again
+ * cost more than one part in 256 of the time since the last look, it was returned too early. Once is a change
+ * of phase: only when such looks go on, or come again and again, is the delay made longer by which it went.
+ * What came back later than that was rightly away. In the long run without them, delays are made shorter. */
+static void delays_adapt(uint64_t elapsed_ns) {
+    enum { page_cost_ns = 600, dear = 256, anew = 6, again = 2, enough = 16, calm = 32 };
+    uint64_t least_quiet = core_options.release_delay * 1000000;
+    uint64_t least_window = core_options.release_window * 1000000;
     uint64_t most = core_options.release_delay_max * 1000000;
-    uint64_t window = load_relaxed(&release_totals.window_ns);
+    uint64_t* delay = purged_in_quiet ? &quiet_ns : &release_totals.window_ns;
     uint64_t refaulted = load_relaxed(&release_totals.refaulted);
     uint64_t purged = load_relaxed(&span_totals.purged);
     uint64_t back = refaulted - last_refaulted;
     uint64_t lately = purged - last_purged[1];
-    bool was_dear = window_is_dear;
-    window_is_dear = ((back < lately ? back : lately) >> page_shift) * page_cost_ns > window / dear;
+    bool was_dear = look_is_dear;
+    look_is_dear = ((back < lately ? back : lately) >> page_shift) * page_cost_ns > elapsed_ns / dear;
     last_refaulted = refaulted;
     last_purged[1] = last_purged[0];
     last_purged[0] = purged;
-    if (window_is_dear) {
-        windows_calm = 0;
-        if (!was_dear && ++windows_dear >= rhythm) window *= 2;
-    } else if (++windows_calm == calm) {
-        windows_calm = 0;
-        if (windows_dear != 0) windows_dear--;
-        window /= 2;
+    if (look_is_dear) {
+        looks_calm = 0;
+        looks_dear += was_dear ? again : anew;
+    } else {
+        looks_calm++;
+        if (looks_dear != 0) looks_dear--;
     }
-    if (window > most) window = most;
-    if (window < least) window = least;
-    store_relaxed(&release_totals.window_ns, window);
+    if (looks_dear >= enough) {
+        looks_dear = 0;
+        store_relaxed(delay, *delay * 2 < most ? *delay * 2 : most);
+    } else if (looks_calm == calm) {
+        looks_calm = 0;
+        quiet_ns = quiet_ns / 2 > least_quiet ? quiet_ns / 2 : least_quiet;
+        uint64_t window = release_totals.window_ns / 2;
+        store_relaxed(&release_totals.window_ns, window > least_window ? window : least_window);
+    }
 }
 
 /* Not in the middle of another pass of the same thread, as in a signal handler that interrupted it: what is
@@ -212,13 +241,41 @@ static bool pass_start(void) {
     return false;
 }
 
-/* The end of a window. */
-static void window_pass(bool in_helper) {
-    if (!pass_start()) return;
+/* Under release_lock: the end of a window: what a whole one did not need goes. */
+static void window_pass(void) {
+    purged_in_quiet = false;
     span_purge(span_window());
-    holes_pass(false);
-    window_adapt();
-    if (in_helper) huge_window(load_relaxed(&release_totals.window_ns));
+    holes_pass(PURGE_OLD);
+}
+
+/* A window ends where there is no helper. */
+static void alone_pass(void) {
+    if (!pass_start()) return;
+    window_pass();
+    delays_adapt(load_relaxed(&release_totals.window_ns));
+    os_lock_give(&release_lock);
+}
+
+/* One of the helper's looks, `release_delay` apart. A process that has needed nothing of the page layer since
+ * the last one is quiet: what is free then goes at once. One that works on is looked at window by window. */
+static void helper_look(void) {
+    uint64_t elapsed = core_options.release_delay * 1000000;
+    if (!pass_start()) return;
+    bool quiet = __atomic_exchange_n(&release_busy, 0u, __ATOMIC_RELAXED) == 0;
+    since_busy_ns = quiet ? since_busy_ns + elapsed : 0;
+    since_window_ns += elapsed;
+    if (quiet && since_busy_ns >= quiet_ns) {
+        purged_in_quiet = true;
+        span_purge(span_window());
+        holes_pass(PURGE_YOUNG);
+    } else if (since_window_ns >= load_relaxed(&release_totals.window_ns)) {
+        since_window_ns = 0;
+        window_pass();
+    } else {
+        holes_pass(PURGE_NONE); /* so that a heap that grows knows which are old */
+    }
+    delays_adapt(elapsed);
+    huge_window(elapsed);
     os_lock_give(&release_lock);
 }
 
@@ -228,7 +285,7 @@ WEIR_FN bool release_all(void) {
     os_lock_take(&page_lock);
     huge_give_up();
     os_lock_give(&page_lock);
-    some |= holes_pass(true) != 0;
+    some |= holes_pass(PURGE_ALL) != 0;
     os_lock_give(&release_lock);
     return some;
 }
@@ -242,19 +299,33 @@ static void alone_start(void) {
     store_relaxed(&release_state, (uint32_t)RELEASE_ALONE);
 }
 
+/* The heap grows: what it did not need for a while goes first. */
+static void helper_growth(void) {
+    if (!pass_start()) return;
+    purged_in_quiet = false;
+    holes_pass(PURGE_OLD);
+    os_lock_give(&release_lock);
+}
+
 static void helper_body(void* unused) {
     (void)unused;
     /* A fork in the middle of release_rouse has its child start a helper of its own. */
     uint32_t asleep = RELEASE_ASLEEP;
     (void)cas_acq_rel(&release_state, &asleep, RELEASE_HELPER);
     for (unsigned quiet = 0; quiet < QUIET_WINDOWS;) {
-        os_futex_wait_for(&helper_word, 0, load_relaxed(&release_totals.window_ns));
-        if (load_acquire(&helper_word) != 0) return; /* who ends it sets the state */
+        os_futex_wait_for(&helper_word, HELPER_SLEEPS, core_options.release_delay * 1000000);
+        uint32_t word = load_acquire(&helper_word);
+        if (word == HELPER_ENDS) return; /* who ends it sets the state */
+        if (word == HELPER_GROWTH) {
+            (void)cas_acq_rel(&helper_word, &word, HELPER_SLEEPS);
+            helper_growth();
+            continue;
+        }
         if (!os_helper_fits()) {
             alone_start();
             return;
         }
-        window_pass(true);
+        helper_look();
         if (release_tick_hook != NULL) release_tick_hook();
         quiet = returnable() == 0 && !huge_due() ? quiet + 1 : 0;
         if (quiet < QUIET_WINDOWS) continue;
@@ -275,7 +346,7 @@ static void alone_tick(void) {
     uint64_t now = os_clock_ns();
     uint64_t end = load_relaxed(&window_end);
     if (now < end || !cas_acq_rel(&window_end, &end, now + load_relaxed(&release_totals.window_ns))) return;
-    if (returnable() != 0) window_pass(false);
+    if (returnable() != 0) alone_pass();
     uint32_t left = load_relaxed(&alone_left);
     store_relaxed(&alone_left, left - 1);
     uint32_t expected = RELEASE_ALONE;
@@ -290,14 +361,14 @@ WEIR_FN void release_rouse(void) {
     if (!cas_acq_rel(&release_state, &state, RELEASE_HELPER)) return;
     /* One that has just gone to sleep may be on its way out. */
     os_helper_join();
-    store_relaxed(&helper_word, 0u);
+    store_relaxed(&helper_word, (uint32_t)HELPER_SLEEPS);
     if (os_helper_start(helper_body, NULL, helper_thread_word)) return;
     alone_start();
 }
 
 WEIR_FN void release_helper_stop(void) {
     if (load_relaxed(&release_state) != RELEASE_HELPER) return;
-    store_release(&helper_word, 1u);
+    store_release(&helper_word, (uint32_t)HELPER_ENDS);
     os_futex_wake(&helper_word, 1);
     os_helper_join();
     uint32_t expected = RELEASE_HELPER;

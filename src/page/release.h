@@ -2,8 +2,9 @@
  *
  * Time is cut into windows. What was free and resident for a whole window goes back at its end: of the
  * dirty spans as many bytes as were never needed during it (the low-water mark), of the holes in slabs
- * those that were there when it began. A helper thread of the library's own does it; where there may be
- * none, threads on their slow path do. It deliberately knows nothing of blocks.
+ * those that were there when it began. From a process that is quiet all of it goes. A helper thread of the
+ * library's own does it; where there may be none, threads on their slow path do, window by window. It
+ * deliberately knows nothing of blocks.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -29,6 +30,7 @@ WEIR_VAR_DECL struct os_lock release_lock;
 
 enum release_state { RELEASE_ASLEEP = 0, RELEASE_HELPER = 1, RELEASE_ALONE = 2, RELEASE_OFF = 3 };
 WEIR_VAR_DECL uint32_t release_state; /* Sync: atomic */
+WEIR_VAR_DECL uint32_t release_busy;  /* Sync: relaxed; something was poked since the helper last looked */
 
 /* Called at the end of each of the helper's windows, with no lock held. Set by the api layer. */
 WEIR_VAR_DECL void (*release_tick_hook)(void);
@@ -40,8 +42,11 @@ WEIR_FN WEIR_NOINLINE void release_rouse(void);
 /* There may be something to return: see that somebody is at work. Cheap; with no lock of a rank from
  * LOCK_RELEASE on. */
 WEIR_INLINE void release_poke(void) {
+    if (load_relaxed(&release_busy) == 0) store_relaxed(&release_busy, 1u);
     if (weir_unlikely(load_relaxed(&release_state) != RELEASE_HELPER)) release_rouse();
 }
+/* The heap took memory that it never had. Under the page lock. */
+WEIR_FN void release_grew(size_t bytes);
 /* Bytes that were purged are in use again. */
 WEIR_FN void release_refaulted(size_t bytes);
 /* Return all that is free and resident, at once. True: something was. */

@@ -67,11 +67,15 @@ static void list_remove(struct slice* s) {
         l->used[b / 64] &= ~(1ull << (b % 64));
     if (s->state == SPAN_DIRTY) {
         store_relaxed(&span_totals.dirty, span_totals.dirty - ((uint64_t)s->span_slices << SLICE_SHIFT));
-        if (span_totals.dirty < span_totals.dirty_low) span_totals.dirty_low = span_totals.dirty;
     }
     if (s->state == SPAN_UNCOMMITTED) span_totals.uncommitted--;
     store_relaxed(&s[s->span_slices - 1].kind, (uint8_t)SLICE_NONE);
     store_relaxed(&s->kind, (uint8_t)SLICE_NONE);
+}
+
+/* Dirty memory was taken for use, or purged, and what was left of its span is free again. */
+static void dirty_was_taken(void) {
+    if (span_totals.dirty < span_totals.dirty_low) span_totals.dirty_low = span_totals.dirty;
 }
 
 /* Put a free span on its list, merged with neighbours in the same state. Returns the merged span. */
@@ -146,6 +150,7 @@ static struct slice* span_cut(struct slice* s, size_t skip, size_t slices) {
     }
     start->region = region;
     span_give_out(start, slices);
+    dirty_was_taken();
     return start;
 }
 
@@ -183,6 +188,7 @@ static struct slice* span_from_frontier(struct region* r, size_t slices, size_t 
     }
     s->region = row;
     span_give_out(s, slices);
+    release_grew(slices << SLICE_SHIFT);
     return s;
 }
 
@@ -209,6 +215,7 @@ static void span_retire_region(struct region* r) {
         i += s->span_slices;
         list_remove(s);
     }
+    dirty_was_taken();
     hole_forget_region(r);
     region_drop(r);
 }
@@ -232,7 +239,6 @@ static void span_purge_end(struct slice* s, uint32_t slices) {
     s->region = region;
     uintptr_t address = slice_address(s);
     size_t bytes = (size_t)slices << SLICE_SHIFT;
-    uint64_t low = span_totals.dirty_low;
     span_give_out(s, slices);
     os_lock_give(&page_lock);
     enum span_state state = SPAN_DIRTY;
@@ -245,13 +251,11 @@ static void span_purge_end(struct slice* s, uint32_t slices) {
         state = SPAN_CLEAN;
     os_lock_take(&page_lock);
     regions[s->region].live -= slices;
-    store_relaxed(&span_totals.live, span_totals.live - (bytes));
-    if (state != SPAN_DIRTY)
-        add_relaxed(&span_totals.purged, bytes);
-    else if (span_totals.dirty_low < low)
-        span_totals.dirty_low += bytes; /* it was not needed, it only could not be purged */
+    store_relaxed(&span_totals.live, span_totals.live - bytes);
+    if (state != SPAN_DIRTY) add_relaxed(&span_totals.purged, bytes);
     store_relaxed(&s->kind, (uint8_t)SLICE_NONE);
     list_merge(s, slices, state);
+    dirty_was_taken();
 }
 
 static struct slice* span_largest_dirty(void) {

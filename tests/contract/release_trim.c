@@ -4,8 +4,8 @@
  * Who may call it: tests/contract/run.py. glibc's malloc cannot pass: its malloc_trim says 1 whenever it
  * looks, and its system calls cannot be asked for.
  *
- * contract: name=small args=small glibc=skip env=WEIR_OPTIONS=release_delay=60000
- * contract: name=large args=large glibc=skip env=WEIR_OPTIONS=release_delay=60000
+ * contract: name=small args=small glibc=skip env=WEIR_OPTIONS=release_delay=60000:release_window=60000
+ * contract: name=large args=large glibc=skip env=WEIR_OPTIONS=release_delay=60000:release_window=60000
  * contract: name=calls args=calls glibc=skip
  *
  * SPDX-License-Identifier: Apache-2.0

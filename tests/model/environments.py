@@ -40,7 +40,7 @@ class Environment:
 AS = resource.RLIMIT_AS
 DATA = resource.RLIMIT_DATA
 # Every free is looked at for whole pages, and those go after a millisecond.
-AT_ONCE = "release_delay=1:release_delay_max=1:release_floor=0:thread_free_max=0"
+AT_ONCE = "release_delay=1:release_window=1:release_delay_max=1:release_floor=0:thread_free_max=0"
 ENVIRONMENTS = [
     Environment("plain, small", SMALL),
     Environment("plain, mixed", MIXED),

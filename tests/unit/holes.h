@@ -18,7 +18,7 @@ extern "C" {
 
 // Windows that do not end while the test runs: memory goes back by release_all alone.
 inline void windows_are_endless(const char* more = "") {
-    std::string all = "release_delay=3600000:release_delay_max=3600000";
+    std::string all = "release_delay=3600000:release_window=3600000:release_delay_max=3600000";
     setenv("WEIR_OPTIONS", (all + more).c_str(), 1);
 }
 

@@ -18,7 +18,8 @@ constexpr uint64_t span = 2 << 20; // of a block that no thread keeps for its ne
 class Windows {
   public:
     explicit Windows(const char* more = "", uint64_t most_ms = 1) {
-        std::string all = "release_delay=1:release_floor=0:thread_free_max=1g:release_delay_max=";
+        std::string all =
+            "release_delay=1:release_window=1:release_floor=0:thread_free_max=1g:release_delay_max=";
         all += std::to_string(most_ms) + more;
         setenv("WEIR_OPTIONS", all.c_str(), 1);
         unit_attach();
@@ -167,7 +168,8 @@ TEST(Release, WindowsGrowWhenMemoryIsNeededAgainAndShrinkLater) {
             keeps = filled(span);
         };
         void* p = filled(3 << 20);
-        const uint64_t lengths[] = {1 * ms, 1 * ms, 2 * ms, 4 * ms, 6 * ms, 6 * ms};
+        const uint64_t lengths[] = {1 * ms, 1 * ms, 1 * ms, 2 * ms, 2 * ms, 2 * ms, 2 * ms,
+                                    4 * ms, 4 * ms, 4 * ms, 4 * ms, 6 * ms, 6 * ms};
         for (uint64_t length : lengths) {
             uint64_t before = load_relaxed(&release_totals.refaulted);
             windows.free(p);
@@ -215,16 +217,16 @@ TEST(Release, WhatComesBackLateChangesNoWindow) {
 
 TEST(Release, ALittleThatComesBackChangesNoWindow) {
     EXPECT_FINE(in_child([] {
-        Windows windows("", 100);
+        Windows windows(":release_delay=16:release_window=16", 100);
         for (int i = 0; i < 8; i++) {
-            void* p = filled(200000); // 49 pages: 30 us, less than a sixteenth of a window
+            void* p = filled(200000); // 49 pages: 30 us, less than one part in 256 of a window
             windows.free(p);
             windows.end();
             windows.end();
             EXPECT_EQ(dirty(), 0u);
         }
         EXPECT_GE(load_relaxed(&release_totals.refaulted), 7u * 196608);
-        EXPECT_EQ(windows.length(), 1 * ms);
+        EXPECT_EQ(windows.length(), 16 * ms);
     }));
 }
 
@@ -248,7 +250,8 @@ TEST(Release, AloneEvery64thCallLooksAtTheClock) {
         EXPECT_EQ(purged(), span);
     }));
     EXPECT_FINE(in_child([] { // and not before the window is over
-        setenv("WEIR_OPTIONS", "release_delay=3600000:release_delay_max=3600000:release_floor=0", 1);
+        setenv("WEIR_OPTIONS",
+               "release_delay=3600000:release_window=3600000:release_delay_max=3600000:release_floor=0", 1);
         unit_attach();
         os_sandbox_announced();
         unit_free(filled(span));
@@ -298,7 +301,7 @@ TEST(Release, TooLittleWakesNobody) {
 
 TEST(Release, OffKeepsAllUntilAsked) {
     EXPECT_FINE(in_child([] {
-        setenv("WEIR_OPTIONS", "release=off:release_delay=1:release_floor=0", 1);
+        setenv("WEIR_OPTIONS", "release=off:release_delay=1:release_window=1:release_floor=0", 1);
         unit_attach();
         for (void* p : filled_many(32, span)) unit_free(p);
         usleep(5000);
@@ -316,7 +319,7 @@ TEST(Release, OffKeepsAllUntilAsked) {
 TEST(Release, TheHelperReturnsWhatAnIdleProcessHas) {
     if (unit_sanitized) GTEST_SKIP() << "sanitizers let no helper be";
     EXPECT_FINE(in_child([] {
-        setenv("WEIR_OPTIONS", "release_delay=5", 1);
+        setenv("WEIR_OPTIONS", "release_delay=5:release_window=5", 1);
         unit_attach();
         Blocks blocks;
         for (unsigned i = 0; i < 4096; i++) blocks.alloc(1024);
