@@ -23,15 +23,19 @@ static void spare_leave(struct heap* h, struct slice* s) {
  * just now. First the kind, then the hole: the kind says where it lies. */
 static bool spare_close(struct slice* s) {
     uint32_t records = load_relaxed(&s->kind) == SLICE_LARGE ? 1 : s->span_slices;
+    uint32_t purged = 0;
     for (uint32_t i = 0; i < records; i++) {
         uint64_t* word = &slice_pages(s + i)->state;
         uint64_t state = load_relaxed(word); /* relaxed: the compare below decides */
         do {
             if (hole_busy(state) != 0) return false;
         } while (!cas_acq_rel(word, &state, (uint64_t)0));
+        purged += (uint32_t)__builtin_popcountll(hole_clean(state) & state >> PAGES_OLD_SHIFT);
         if (i != 0) store_relaxed(&s[i].kind, (uint8_t)SLICE_NONE);
     }
-    store_release(&s->kind, (uint8_t)SLICE_SPARE); /* publishes the record to the release pass */
+    if (purged != 0)
+        release_refaulted((size_t)purged << page_shift); /* as where a slab goes back: see span.c */
+    store_release(&s->kind, (uint8_t)SLICE_SPARE);       /* publishes the record to the release pass */
     hole_add(s, 1);
     return true;
 }

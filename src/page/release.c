@@ -45,10 +45,12 @@ static uint64_t last_purged[2]; /* Sync: release_lock; at the ends of the two wi
 static bool look_is_dear;       /* Sync: release_lock; this and the rest: see delays_adapt and helper_look */
 static uint32_t looks_dear;     /* a score, not a number */
 static uint32_t looks_calm;
-static bool purged_in_quiet; /* the last purge's kind */
-static uint64_t quiet_ns;    /* how long a process has to be quiet */
+static bool purged_in_quiet;          /* the last purge's kind */
+static uint64_t purged_before_window; /* the last one's */
+static uint64_t quiet_ns;             /* how long a process has to be quiet */
 static uint64_t since_busy_ns;
 static uint64_t since_window_ns;
+static uint32_t looks;
 
 /* What is being purged. Sync: release_lock. */
 struct batch {
@@ -195,10 +197,11 @@ static uint64_t holes_pass(enum purge what) {
 }
 
 /* Under release_lock, after each look: the delays follow what came back. A page that is returned and needed
- * again costs two passages through the kernel and its zeroing. Where what went lately and is in use again
- * cost more than one part in 256 of the time since the last look, it was returned too early. Once is a change
- * of phase: only when such looks go on, or come again and again, is the delay made longer by which it went.
- * What came back later than that was rightly away. In the long run without them, delays are made shorter. */
+ * again costs two passages through the kernel and its zeroing. Where what went lately (since the last
+ * window's end; where the process was quiet, in the last three looks) and is in use again cost more than one
+ * part in 256 of the time since the last look, it was returned too early. Once is a change of phase: only
+ * when such looks go on, or come again and again, is the delay made longer by which it went. What came back
+ * later than that was rightly away. In the long run without them, delays are made shorter. */
 static void delays_adapt(uint64_t elapsed_ns) {
     enum { page_cost_ns = 600, dear = 256, anew = 6, again = 2, enough = 16, calm = 32 };
     uint64_t least_quiet = core_options.release_delay * 1000000;
@@ -208,7 +211,7 @@ static void delays_adapt(uint64_t elapsed_ns) {
     uint64_t refaulted = load_relaxed(&release_totals.refaulted);
     uint64_t purged = load_relaxed(&span_totals.purged);
     uint64_t back = refaulted - last_refaulted;
-    uint64_t lately = purged - last_purged[1];
+    uint64_t lately = purged - (purged_in_quiet ? last_purged[1] : purged_before_window);
     bool was_dear = look_is_dear;
     look_is_dear = ((back < lately ? back : lately) >> page_shift) * page_cost_ns > elapsed_ns / dear;
     last_refaulted = refaulted;
@@ -244,6 +247,7 @@ static bool pass_start(void) {
 /* Under release_lock: the end of a window: what a whole one did not need goes. */
 static void window_pass(void) {
     purged_in_quiet = false;
+    purged_before_window = load_relaxed(&span_totals.purged);
     span_purge(span_window());
     holes_pass(PURGE_OLD);
 }
@@ -271,7 +275,7 @@ static void helper_look(void) {
     } else if (since_window_ns >= load_relaxed(&release_totals.window_ns)) {
         since_window_ns = 0;
         window_pass();
-    } else {
+    } else if (++looks % 2 == 0) {
         holes_pass(PURGE_NONE); /* so that a heap that grows knows which are old */
     }
     delays_adapt(elapsed);

@@ -376,11 +376,16 @@ static bool span_take_holes(const struct slice* s) {
     span_settle(s);
     uint32_t records = kind == SLICE_SLAB ? s->span_slices : 1;
     bool clean = kind != SLICE_LARGE; /* whose record speaks of its tail alone */
+    uint32_t purged = 0;
     for (uint32_t i = 0; i < records; i++) {
-        uint64_t* state = &slice_pages(s + i)->state;
-        clean &= hole_clean(load_relaxed(state)) == (kind == SLICE_SPARE ? 1 : hole_all());
-        store_relaxed(state, (uint64_t)0);
+        uint64_t* word = &slice_pages(s + i)->state;
+        uint64_t state = load_relaxed(word);
+        clean &= hole_clean(state) == (kind == SLICE_SPARE ? 1 : hole_all());
+        purged += (uint32_t)__builtin_popcountll(hole_clean(state) & state >> PAGES_OLD_SHIFT);
+        store_relaxed(word, (uint64_t)0);
     }
+    /* They count as dirty from now on, and as needed again: such spans are what is given out first. */
+    if (kind == SLICE_SLAB && !clean && purged != 0) release_refaulted((size_t)purged << page_shift);
     return clean;
 }
 
