@@ -21,9 +21,10 @@
 enum { ALONE_CALLS = 64, RETRY_WINDOWS = 16, QUIET_WINDOWS = 4 };
 enum { BATCH_SLICES = 256, BATCH_RANGES = 512 };
 
-/* Which holes go: none; those that were there at the last look; the younger ones as well; and those that are
+/* Which holes go: none; those that were there when a look last marked them, without or with marking the
+ * others; the younger ones as well; and those that are
  * kept so that a huge page stays one. */
-enum purge { PURGE_NONE, PURGE_OLD, PURGE_YOUNG, PURGE_ALL };
+enum purge { PURGE_NONE, PURGE_GROWN, PURGE_OLD, PURGE_YOUNG, PURGE_ALL };
 
 WEIR_VAR struct release_totals release_totals;
 WEIR_VAR struct os_lock release_lock = {.rank = LOCK_RELEASE};
@@ -73,13 +74,18 @@ WEIR_FN void release_start(void* thread_word) {
     if (core_options.release == 0) store_relaxed(&release_state, (uint32_t)RELEASE_OFF);
 }
 
+static void helper_wake(void) {
+    os_futex_wake(&helper_word, 1);
+    if (core_options.pressure != 0) os_pressure_wake();
+}
+
 WEIR_FN void release_grew(size_t bytes) {
     grown += bytes;
     if (grown < GROWTH_STEP) return;
     grown = 0;
     if (load_relaxed(&release_state) != RELEASE_HELPER) return;
     uint32_t expected = HELPER_SLEEPS;
-    if (cas_acq_rel(&helper_word, &expected, HELPER_GROWTH)) os_futex_wake(&helper_word, 1);
+    if (cas_acq_rel(&helper_word, &expected, HELPER_GROWTH)) helper_wake();
 }
 
 WEIR_FN void release_refaulted(size_t bytes) { add_relaxed(&release_totals.refaulted, bytes); }
@@ -134,9 +140,10 @@ static size_t slice_claim(struct slice* s, enum purge what) {
     bool kept = what != PURGE_ALL && huge_keeps(s); /* not marked, so that nobody stays awake for them */
     do {
         uint64_t dirty = hole_dirty(state);
-        goes = kept || what == PURGE_NONE ? 0 : what == PURGE_OLD ? dirty & state >> PAGES_OLD_SHIFT : dirty;
+        uint64_t old = dirty & state >> PAGES_OLD_SHIFT;
+        goes = kept || what == PURGE_NONE ? 0 : what <= PURGE_OLD ? old : dirty;
         stays = dirty & ~goes;
-        wanted = state | goes << PAGES_BUSY_SHIFT | dirty << PAGES_OLD_SHIFT;
+        wanted = state | goes << PAGES_BUSY_SHIFT | (what == PURGE_GROWN ? goes : dirty) << PAGES_OLD_SHIFT;
     } while (wanted != state && !cas_acq_rel(word, &state, wanted));
     add_relaxed(&release_totals.scanned, SLICE_BYTES);
     if (goes != 0) batch_add(s, (uint32_t)goes);
@@ -211,7 +218,9 @@ static void delays_adapt(uint64_t elapsed_ns) {
     uint64_t refaulted = load_relaxed(&release_totals.refaulted);
     uint64_t purged = load_relaxed(&span_totals.purged);
     uint64_t back = refaulted - last_refaulted;
-    uint64_t lately = purged - (purged_in_quiet ? last_purged[1] : purged_before_window);
+    uint64_t before = last_purged[1];
+    if (!purged_in_quiet && purged_before_window < before) before = purged_before_window;
+    uint64_t lately = purged - before;
     bool was_dear = look_is_dear;
     look_is_dear = ((back < lately ? back : lately) >> page_shift) * page_cost_ns > elapsed_ns / dear;
     last_refaulted = refaulted;
@@ -307,8 +316,29 @@ static void alone_start(void) {
 static void helper_growth(void) {
     if (!pass_start()) return;
     purged_in_quiet = false;
-    holes_pass(PURGE_OLD);
+    holes_pass(PURGE_GROWN);
     os_lock_give(&release_lock);
+}
+
+/* Sleep until `until`, or until somebody wakes the helper, or memory is short: then all goes. */
+static void helper_sleep(uint64_t until, bool* watches) {
+    uint64_t now = os_clock_ns();
+    uint64_t left = until > now ? until - now : 0;
+    enum os_pressure pressure = OS_PRESSURE_LOST;
+    if (*watches) pressure = os_pressure_wait(left);
+    if (pressure == OS_PRESSURE_LOST) {
+        *watches = false;
+        os_futex_wait_for(&helper_word, HELPER_SLEEPS, left);
+    }
+    if (pressure == OS_PRESSURE_SOME) release_all();
+}
+
+/* Whether the helper has gone to sleep for good: it had nothing to do for a while. */
+static bool helper_retires(void) {
+    /* Asleep first, then a last look (seq_cst): whoever adds later finds it asleep. */
+    __atomic_store_n(&release_state, (uint32_t)RELEASE_ASLEEP, __ATOMIC_SEQ_CST);
+    uint32_t expected = RELEASE_ASLEEP;
+    return returnable() == 0 || !cas_acq_rel(&release_state, &expected, RELEASE_HELPER);
 }
 
 static void helper_body(void* unused) {
@@ -316,29 +346,22 @@ static void helper_body(void* unused) {
     /* A fork in the middle of release_rouse has its child start a helper of its own. */
     uint32_t asleep = RELEASE_ASLEEP;
     (void)cas_acq_rel(&release_state, &asleep, RELEASE_HELPER);
-    for (unsigned quiet = 0; quiet < QUIET_WINDOWS;) {
-        os_futex_wait_for(&helper_word, HELPER_SLEEPS, core_options.release_delay * 1000000);
+    bool watches = core_options.pressure != 0 && os_pressure_open();
+    uint64_t look = os_clock_ns();
+    for (unsigned quiet = 0; quiet < QUIET_WINDOWS || !helper_retires();) {
+        if (os_clock_ns() >= look) look = os_clock_ns() + core_options.release_delay * 1000000;
+        helper_sleep(look, &watches);
         uint32_t word = load_acquire(&helper_word);
         if (word == HELPER_ENDS) return; /* who ends it sets the state */
-        if (word == HELPER_GROWTH) {
-            (void)cas_acq_rel(&helper_word, &word, HELPER_SLEEPS);
-            helper_growth();
-            continue;
-        }
+        if (word == HELPER_GROWTH && cas_acq_rel(&helper_word, &word, HELPER_SLEEPS)) helper_growth();
+        if (os_clock_ns() < look) continue;
         if (!os_helper_fits()) {
             alone_start();
             return;
         }
         helper_look();
         if (release_tick_hook != NULL) release_tick_hook();
-        quiet = returnable() == 0 && !huge_due() ? quiet + 1 : 0;
-        if (quiet < QUIET_WINDOWS) continue;
-        /* Asleep first, then a last look (seq_cst): whoever adds later finds it asleep. */
-        __atomic_store_n(&release_state, (uint32_t)RELEASE_ASLEEP, __ATOMIC_SEQ_CST);
-        if (returnable() == 0) return;
-        uint32_t expected = RELEASE_ASLEEP;
-        if (!cas_acq_rel(&release_state, &expected, RELEASE_HELPER)) return; /* another helper was made */
-        quiet = 0;
+        quiet = returnable() == 0 && !huge_due() && !watches ? quiet + 1 : 0;
     }
 }
 
@@ -361,6 +384,7 @@ WEIR_FN void release_rouse(void) {
     uint32_t state = load_relaxed(&release_state);
     if (state == RELEASE_ALONE) alone_tick();
     bool enough = returnable() >= core_options.release_floor && returnable() != 0;
+    enough |= core_options.pressure != 0; /* somebody is to watch */
     if (state != RELEASE_ASLEEP || (!enough && !huge_due())) return;
     if (!cas_acq_rel(&release_state, &state, RELEASE_HELPER)) return;
     /* One that has just gone to sleep may be on its way out. */
@@ -373,7 +397,7 @@ WEIR_FN void release_rouse(void) {
 WEIR_FN void release_helper_stop(void) {
     if (load_relaxed(&release_state) != RELEASE_HELPER) return;
     store_release(&helper_word, (uint32_t)HELPER_ENDS);
-    os_futex_wake(&helper_word, 1);
+    helper_wake();
     os_helper_join();
     uint32_t expected = RELEASE_HELPER;
     (void)cas_acq_rel(&release_state, &expected, RELEASE_ASLEEP);

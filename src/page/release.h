@@ -2,8 +2,8 @@
  *
  * Time is cut into windows. What was free and resident for a whole window goes back at its end: of the
  * dirty spans as many bytes as were never needed during it (the low-water mark), of the holes in slabs
- * those that were there when it began. From a process that is quiet all of it goes. A helper thread of the
- * library's own does it; where there may be none, threads on their slow path do, window by window. It
+ * those that were there one or two looks before. From a process that is quiet all of it goes. A helper thread
+ * of the library's own does it; where there may be none, threads on their slow path do, window by window. It
  * deliberately knows nothing of blocks.
  *
  * SPDX-License-Identifier: Apache-2.0
