@@ -232,7 +232,8 @@ def run_text(command, **more):
 def trace_stepped(program, names, step, library):
     """[(name, size, addresses)] for each traced call, by ptrace."""
     environment = dict(os.environ)
-    environment.pop("WEIR_OPTIONS", None)
+    # No look at the slabs' pages, which a free now and then makes way for: the paths are the subject here.
+    environment["WEIR_OPTIONS"] = "thread_free_max=1g"
     if library:
         environment["LD_PRELOAD"] = str(library)
     out = []

@@ -35,7 +35,7 @@ static uint64_t most_of(const struct heap* h, const struct slice* s) {
 
 /* So many small blocks were looked at: is the thread still going in a circle? */
 static void exposure_pace(struct heap* h, const struct slice* s, uint32_t blocks) {
-    enum { enough = 2048, shift_max = 1 };
+    enum { enough = 2048, shift_max = 2 };
     if (slab_class(s)->bytes > SMALL_MAX || (h->exposed_blocks += blocks) < enough) return;
     bool circle = h->handed_out - h->exposed_handed_out > h->exposed_blocks / 2;
     if (circle && h->exposed_shift < shift_max) h->exposed_shift++;
