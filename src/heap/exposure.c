@@ -52,7 +52,7 @@ static uint32_t frees_unseen(const struct heap* h, const struct slice* s) {
     if (load_relaxed(&release_state) == RELEASE_OFF || load_relaxed(&h->slab_bytes) <= 2 * most)
         return UINT32_MAX;
     uint32_t frees = slab_frees_to_hole(s);
-    if (slice_pages(s)->sorted != 0 && most == core_options.thread_free_max) return frees;
+    if (slice_pages(s)->sorted != 0) return frees;
     uint32_t share = (uint32_t)(most / (load_relaxed(&h->slab_count) + 1)) / slab_class(s)->bytes;
     return share > frees ? share : frees;
 }
@@ -92,7 +92,7 @@ WEIR_FN void exposure_due(struct heap* h, struct slice* s) {
     uint64_t most = most_of(h, s);
     exposure_pace(h, s, unsorted - r->charged);
     /* The records of a region but the first may go away: nothing is to point to them from here. */
-    if (s->region != 0 || (r->sorted != 0 && most == core_options.thread_free_max)) {
+    if (s->region != 0 || r->sorted != 0) {
         exposure_clear(h, s);
         slab_sort(s, "free");
         exposure_arm(h, s, slab_used(s));

@@ -10,6 +10,7 @@
 #include "heap/refill.h"
 #include "heap/slab.h"
 #include "os/os.h"
+#include "page/release.h"
 
 WEIR_FN void block_misuse(const struct slice* s, const void* p, const char* call) {
     /* Inside a span no record says what it belongs to: look for the span's first slice. */
@@ -97,11 +98,13 @@ static void slab_free_slow(struct slice* s, block_t* p, const char* call) {
         /* A thread that ends, or that never allocated: it gets no heap for this. */
         if (slab_push_remote(s, p, p, 1)) orphan_put(s);
         add_relaxed(&heap_totals.remote_frees, 1);
+        release_poke();
         return;
     }
     heap_enter(h);
     slab_free_from(h, s, p, full, call);
     heap_leave(h);
+    release_poke(); /* another thread's slab may have gone */
 }
 
 WEIR_FN void heap_free_slow(void* p, const char* call) {

@@ -339,11 +339,11 @@ static bool refill_from(struct heap* h, unsigned c) {
 WEIR_FN bool refill(struct heap* h, unsigned c) {
     store_relaxed(&h->slow_calls, h->slow_calls + 1);
     if (heap_tick_hook != NULL) heap_tick_hook();
-    release_poke();
     heap_enter(h);
     refill_chores(h);
     bool filled = refill_from(h, c);
     heap_leave(h);
+    release_poke();
     return filled;
 }
 

@@ -184,6 +184,7 @@ WEIR_FN void heap_detach(const char* call) {
     heap_retire(h);
     os_lock_give(&heaps_lock);
     if (blocked) os_signals_restore(signals);
+    release_poke();
 }
 
 WEIR_FN void heap_collect(void) {

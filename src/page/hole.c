@@ -33,7 +33,8 @@ WEIR_FN void hole_came(const struct slice* s, uint32_t mask) {
 }
 
 WEIR_FN void hole_start(const struct slice* s, uint32_t mask, bool clean) {
-    store_relaxed(&slice_pages(s)->state, mask | (clean ? (uint64_t)mask << PAGES_CLEAN_SHIFT : 0));
+    /* Release: a pass that claims these finds the kind that came before. */
+    store_release(&slice_pages(s)->state, mask | (clean ? (uint64_t)mask << PAGES_CLEAN_SHIFT : 0));
 }
 
 WEIR_FN void hole_publish(const struct slice* s) {

@@ -65,6 +65,7 @@ struct batch {
     struct os_range range[BATCH_RANGES];
 };
 static struct batch batch;
+static uint32_t batches; /* Sync: atomic; that ended, for those who wait for one */
 
 WEIR_FN void release_start(void* thread_word) {
     helper_thread_word = thread_word;
@@ -97,9 +98,9 @@ WEIR_FN uint64_t release_dirty_max(void) {
 }
 
 WEIR_FN bool release_wait(void) {
+    enum { wait_ns = 1000000 }; /* the batch may have ended between the caller's look and this one */
     if (os_lock_is_mine(&release_lock)) return false;
-    os_lock_take(&release_lock);
-    os_lock_give(&release_lock);
+    os_futex_wait_for(&batches, load_acquire(&batches), wait_ns);
     return true;
 }
 
@@ -166,6 +167,8 @@ static void batch_finish(uint32_t done) {
         (void)__atomic_fetch_and(word, ~(mask << PAGES_BUSY_SHIFT), __ATOMIC_RELEASE);
     }
     batch.slices = batch.ranges = 0;
+    __atomic_fetch_add(&batches, 1u, __ATOMIC_RELEASE); /* after the last page was let go */
+    os_futex_wake(&batches, INT32_MAX);
 }
 
 /* Fill the batch. Under the page lock, under which all claims are made, so that what is claimed is no span
@@ -395,7 +398,10 @@ WEIR_FN void release_rouse(void) {
 }
 
 WEIR_FN void release_helper_stop(void) {
-    if (load_relaxed(&release_state) != RELEASE_HELPER) return;
+    if (load_relaxed(&release_state) != RELEASE_HELPER) {
+        os_helper_join(); /* one that retired may be on its way out */
+        return;
+    }
     store_release(&helper_word, (uint32_t)HELPER_ENDS);
     helper_wake();
     os_helper_join();

@@ -359,12 +359,17 @@ WEIR_FN struct slice* span_alloc(size_t slices, size_t align_slices, bool* zeroe
 /* Under the page lock, which is given up meanwhile: none of the span's holes is being purged any more. */
 static void span_settle(const struct slice* s) {
     uint32_t slices = load_relaxed(&s->kind) == SLICE_SLAB ? s->span_slices : 1;
-    for (uint32_t i = 0; i < slices; i++) {
+    /* All of them at once, under one hold of the lock: after a wait those before may be busy again. */
+    for (uint32_t i = 0; i < slices;) {
         /* Acquire: pairs with the end of the purge. */
-        while (hole_busy(load_acquire(&slice_pages(s + i)->state)) != 0 && !os_lock_is_mine(&release_lock)) {
+        bool busy = hole_busy(load_acquire(&slice_pages(s + i)->state)) != 0;
+        if (busy && !os_lock_is_mine(&release_lock)) {
             os_lock_give(&page_lock);
             release_wait();
             os_lock_take(&page_lock);
+            i = 0;
+        } else {
+            i++;
         }
     }
 }
