@@ -153,17 +153,23 @@ static size_t slice_claim(struct slice* s, enum purge what) {
     return (size_t)__builtin_popcountll(stays) << page_shift;
 }
 
+static size_t claimed_bytes(const struct slice* s, uint64_t mask) {
+    if (load_relaxed(&s->kind) == SLICE_SPARE) return (size_t)s->span_slices << SLICE_SHIFT;
+    return (size_t)__builtin_popcountll(mask) << page_shift;
+}
+
 /* Under the page lock: the first `done` ranges were purged, and nothing of the batch is busy any more. */
 static void batch_finish(uint32_t done) {
-    for (uint32_t i = 0; i < done; i++) add_relaxed(&span_totals.purged, batch.range[i].bytes);
     for (uint32_t i = 0; i < batch.slices; i++) {
         uint64_t* word = &slice_pages(batch.claimed[i].slice)->state;
         uint64_t mask = batch.claimed[i].mask;
         /* Release: whoever takes the pages back, or the span, sees them purged. */
-        if (batch.claimed[i].last_range < done)
+        if (batch.claimed[i].last_range < done) {
+            add_relaxed(&span_totals.purged, claimed_bytes(batch.claimed[i].slice, mask));
             (void)__atomic_fetch_or(word, mask << PAGES_CLEAN_SHIFT, __ATOMIC_RELEASE);
-        else
+        } else {
             hole_mark(batch.claimed[i].slice); /* for another time; nobody is woken for it */
+        }
         (void)__atomic_fetch_and(word, ~(mask << PAGES_BUSY_SHIFT), __ATOMIC_RELEASE);
     }
     batch.slices = batch.ranges = 0;
