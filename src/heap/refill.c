@@ -83,7 +83,7 @@ static bool slab_stock(struct slice* s, bool clean) {
 
 /* The owner's list of slab s becomes the bin's. False: reported, list lost. */
 static bool slab_turn_over(struct heap* h, unsigned c, struct slice* s, bool kept, const char* call) {
-    uint32_t count = slab_unsorted(s);
+    uint32_t count = slab_list_count(s, s->free, slab_unsorted(s));
     block_t* first = s->free;
     s->free = NULL; /* out of the slab's hands while it is looked at: a handler of the abort may allocate */
     exposure_clear(h, s);
@@ -370,7 +370,7 @@ WEIR_FN void bin_return(struct heap* h, unsigned c, const char* call) {
 
 /* All blocks of a slab that is not active came back: it goes, its list checked when its turn has come. */
 static void slab_drained(struct heap* h, struct slice* s, block_t* first) {
-    uint32_t count = slab_unsorted(s);
+    uint32_t count = slab_list_count(s, first, slab_unsorted(s));
     s->free = NULL;
     if (count == 0 || list_check(h, s, first, count, "free")) available_release(h, s);
 }
@@ -392,7 +392,7 @@ static bool slab_keep(struct heap* h, unsigned c, struct slice* s) {
         size_t built = slab_built_bytes(s);
         if (h->kept_bytes + built > KEPT_BYTES_MAX) kept_release(h);
         if (built > KEPT_BYTES_MAX) {
-            uint32_t count = slab_unsorted(s);
+            uint32_t count = slab_list_count(s, s->free, slab_unsorted(s));
             block_t* first = s->free;
             s->free = NULL;
             if (count == 0 || list_check(h, s, first, count, "free")) active_close(h, c);

@@ -306,6 +306,7 @@ WEIR_FN void heap_resume(struct heap* h) {
  * call ends (heap_resume) or one comes that takes again a lock which it holds (span_lock, orphans_lock). */
 WEIR_FN void heap_fork_child(void) {
     struct heap* self = heap_self();
+    slab_forked = true;
     bool clean = fork_has_heaps_lock && fork_has_own_lock;
     if (fork_has_heaps_lock && heaps_lock.nest != 0) orphans_interrupted();
     bool torn = page_lock.nest != 0;

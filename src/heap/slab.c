@@ -50,6 +50,16 @@ WEIR_FN void slab_release(struct slice* s) {
     span_free(s);
 }
 
+WEIR_VAR bool slab_forked;
+
+WEIR_FN WEIR_COLD uint32_t slab_recount_list(struct slice* s, const block_t* first, uint32_t count) {
+    uint32_t n = 0;
+    for (const block_t* p = first; p != NULL && n <= count && slab_holds_block(s, p); p = p->next) n++;
+    if (n != count + 1 || slab_used(s) == 0) return count;
+    slab_recount_used(s, slab_used(s) - 1);
+    return n;
+}
+
 WEIR_FN bool slab_holds_block(const struct slice* s, const void* p) {
     const struct size_class* k = slab_class(s);
     uintptr_t offset = (uintptr_t)p - slice_address(s);

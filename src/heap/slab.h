@@ -63,6 +63,15 @@ WEIR_INLINE void slab_recount_used(struct slice* s, uint32_t used) {
     slab_count(s, used, left, s->built);
 }
 
+/* In a process that was made by fork, once: a signal handler may have forked between the two steps of a free,
+ * which leaves its child a list that is one block longer than the counts say. If this one is, the counts
+ * learn of it. */
+WEIR_VAR_DECL bool slab_forked;
+WEIR_FN WEIR_COLD uint32_t slab_recount_list(struct slice* s, const block_t* first, uint32_t count);
+WEIR_INLINE uint32_t slab_list_count(struct slice* s, const block_t* first, uint32_t count) {
+    return weir_likely(!slab_forked) ? count : slab_recount_list(s, first, count);
+}
+
 /* A new slab of class c for heap h, all of whose pages are holes; NULL: no memory. */
 WEIR_FN struct slice* slab_make(struct heap* h, unsigned c);
 /* Give the slab's memory back to the page layer. No block of it is in use; it is on no list. */

@@ -174,7 +174,7 @@ static void sort_report(const struct slice* s, block_t* p, const block_t* last, 
 
 WEIR_FN bool slab_sort(struct slice* s, const char* call) {
     struct view v = view_of(s);
-    uint32_t count = slab_unsorted(s);
+    uint32_t count = slab_list_count(s, s->free, slab_unsorted(s));
     block_t* p = s->free;
     block_t* last = NULL;
     uint32_t from = UINT32_MAX;

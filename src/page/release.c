@@ -270,11 +270,17 @@ static void window_pass(void) {
     holes_pass(PURGE_OLD);
 }
 
+/* Where there is no helper nobody sees that a process is quiet: windows are as short as the delay, and grow
+ * as windows do. */
+static uint64_t alone_window_ns(void) {
+    return load_relaxed(&release_totals.window_ns) / core_options.release_window * core_options.release_delay;
+}
+
 /* A window ends where there is no helper. */
 static void alone_pass(void) {
     if (!pass_start()) return;
     window_pass();
-    delays_adapt(load_relaxed(&release_totals.window_ns));
+    delays_adapt(alone_window_ns());
     os_lock_give(&release_lock);
 }
 
@@ -316,7 +322,7 @@ static uint64_t returnable(void) { return load_relaxed(&span_totals.dirty) + loa
 
 /* Without a helper for a while. */
 static void alone_start(void) {
-    store_relaxed(&window_end, os_clock_ns() + load_relaxed(&release_totals.window_ns));
+    store_relaxed(&window_end, os_clock_ns() + alone_window_ns());
     store_relaxed(&alone_left, (uint32_t)RETRY_WINDOWS);
     store_relaxed(&release_state, (uint32_t)RELEASE_ALONE);
 }
@@ -381,7 +387,7 @@ static void alone_tick(void) {
     if (calls % ALONE_CALLS != 0) return;
     uint64_t now = os_clock_ns();
     uint64_t end = load_relaxed(&window_end);
-    if (now < end || !cas_acq_rel(&window_end, &end, now + load_relaxed(&release_totals.window_ns))) return;
+    if (now < end || !cas_acq_rel(&window_end, &end, now + alone_window_ns())) return;
     if (returnable() != 0) alone_pass();
     uint32_t left = load_relaxed(&alone_left);
     store_relaxed(&alone_left, left - 1);

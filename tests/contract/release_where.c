@@ -10,7 +10,7 @@
  * contract: name=sandbox_raw args=sandbox_raw glibc=skip
  * contract: name=locked args=locked glibc=skip
  * contract: name=nproc args=nproc glibc=skip
- * contract: name=user args=user glibc=skip
+ * contract: name=user args=user glibc=skip env=WEIR_RELEASE_WINDOW=500
  *
  * SPDX-License-Identifier: Apache-2.0
  */
