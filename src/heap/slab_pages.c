@@ -116,7 +116,10 @@ static void sorted_drop(const struct view* v, uint32_t block, uint32_t home) {
         list_set(v, home, next);
         return;
     }
-    while (p != NULL && p->next != gone && (uintptr_t)p->next >> v->shift == (uintptr_t)p >> v->shift)
+    /* No list is longer than the slab has blocks; one that was written to may go in a circle. */
+    for (uint32_t n = 0; n < v->class->capacity && p != NULL && p->next != gone &&
+                         (uintptr_t)p->next >> v->shift == (uintptr_t)p >> v->shift;
+         n++)
         p = p->next;
     if (p != NULL && p->next == gone) p->next = next;
 }
@@ -132,6 +135,30 @@ static uint32_t page_detach(const struct view* v, uint32_t page) {
         lost++;
     }
     return lost;
+}
+
+/* Whether the list of a page that is to become a hole has all of its blocks, each once: one that was freed
+ * twice would take the place of one that is in use. If not, all of them count as in use from now on. */
+static bool page_is_whole(const struct view* v, uint32_t page) {
+    struct slice* s = v->slab;
+    uint32_t built = page_built(v, page);
+    uint32_t n = 0;
+    const block_t* first = list_at(v, page);
+    const block_t* p = first;
+    for (; p != NULL && n <= built; p = p->next, n++)
+        if (!slab_holds_block(s, p) ||
+            block_home(v, class_block_index(v->class, (uintptr_t)p - slice_address(s))) != page)
+            break;
+    if (n == built && p == NULL) return true;
+    list_set(v, page, NULL);
+    record_of(v, page)->used[index_of(v, page)] = (uint16_t)built;
+    v->pages->sorted -= (uint16_t)(built < v->pages->sorted ? built : v->pages->sorted);
+    slab_count(s, slab_used(s) + built, s->until, s->built);
+    if (n > built)
+        core_report("double-free", REPORT_FREED, first, "free");
+    else
+        core_report("corrupt-list", REPORT_WRITTEN, first, "free");
+    return false;
 }
 
 /* Make holes of the pages in [from, to] that no block touches. */
@@ -150,9 +177,14 @@ static void pages_detach(const struct view* v, uint32_t from, uint32_t to) {
          * It is the pass's only when all its blocks are off their lists: nothing of it is read any more. */
         for (left = free; left != 0; left &= left - 1) {
             uint32_t page = (slice << v->slice_shift) + bit_low(left);
+            if (weir_unlikely(!page_is_whole(v, page))) {
+                free &= ~(left & -left);
+                continue;
+            }
             lost += page_detach(v, page);
             hole_set(s + slice, left & -left);
         }
+        if (free == 0) continue;
         hole_came(s + slice, free);
         some = true;
     }
@@ -172,6 +204,15 @@ static void sort_report(const struct slice* s, block_t* p, const block_t* last, 
         core_report("corrupt-list", REPORT_WRITTEN, last != NULL ? last : p, call);
 }
 
+/* Whether a block is among the first ones on its page's list: what was freed twice in a short while is. */
+static bool page_starts_with(const struct view* v, uint32_t page, const block_t* block) {
+    enum { look = 8 };
+    const block_t* p = list_at(v, page);
+    for (unsigned n = 0; n < look && p != NULL && slab_holds_block(v->slab, p); p = p->next, n++)
+        if (p == block) return true;
+    return false;
+}
+
 WEIR_FN bool slab_sort(struct slice* s, const char* call) {
     struct view v = view_of(s);
     uint32_t count = slab_list_count(s, s->free, slab_unsorted(s));
@@ -186,7 +227,7 @@ WEIR_FN bool slab_sort(struct slice* s, const char* call) {
         uint32_t home = block_home(&v, block);
         struct slice_pages* r = record_of(&v, home);
         uint32_t i = index_of(&v, home);
-        if (r->used[i] == 0) break; /* free already */
+        if (r->used[i] == 0 || page_starts_with(&v, home, p)) break; /* free already */
         block_t* next = p->next;
         r->used[i]--;
         block_cross(&v, block, home, false);
