@@ -26,15 +26,34 @@
 #        define UNIT_SANITIZED 1
 #    endif
 #endif
-#ifdef UNIT_SANITIZED
-constexpr bool unit_sanitized = true; // address space is full of shadow, every access is slow
-#else
-constexpr bool unit_sanitized = false;
+#ifndef UNIT_SANITIZED
+#    define UNIT_SANITIZED 0 // otherwise address space is full of shadow, and every access is slow
 #endif
 #ifdef __aarch64__
-constexpr bool unit_emulated = true; // most likely: nothing but speed and sizes depends on it
+#    define UNIT_EMULATED 1 // most likely
 #else
-constexpr bool unit_emulated = false;
+#    define UNIT_EMULATED 0
+#endif
+constexpr bool unit_sanitized = UNIT_SANITIZED;
+constexpr bool unit_emulated = UNIT_EMULATED;
+
+// Tests that a sanitizer, or an emulator, makes meaningless: such a build has none of that name, so that none
+// counts as passed.
+#define UNIT_NO_TEST(suite, name) [[maybe_unused]] static void suite##_##name##_is_none_here()
+#if UNIT_SANITIZED
+#    define TEST_UNSANITIZED(suite, name) UNIT_NO_TEST(suite, name)
+#else
+#    define TEST_UNSANITIZED(suite, name) TEST(suite, name)
+#endif
+#if UNIT_EMULATED
+#    define TEST_UNEMULATED(suite, name) UNIT_NO_TEST(suite, name)
+#else
+#    define TEST_UNEMULATED(suite, name) TEST(suite, name)
+#endif
+#if UNIT_SANITIZED || UNIT_EMULATED
+#    define TEST_NATIVE(suite, name) UNIT_NO_TEST(suite, name)
+#else
+#    define TEST_NATIVE(suite, name) TEST(suite, name)
 #endif
 // Rounds of a random test: fewer where each is slow.
 constexpr unsigned unit_rounds(unsigned n) { return unit_sanitized || unit_emulated ? n / 5 + 1 : n; }

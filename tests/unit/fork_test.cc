@@ -152,8 +152,8 @@ TEST(Fork, ByAThreadWithoutAHeap) {
 }
 
 // Threads that are anywhere in the heap when the fork comes.
-TEST(Fork, AtAnyMomentOfOtherThreads) {
-    if (unit_sanitized) return; // a sanitizer's own locks are left behind as well
+// Absent: a sanitizer's own locks are left behind as well
+TEST_UNSANITIZED(Fork, AtAnyMomentOfOtherThreads) {
     EXPECT_FINE(in_child([] {
         setenv("WEIR_OPTIONS", "reserve=64m:dirty_max=256k", 1);
         unit_attach();
@@ -189,8 +189,7 @@ TEST(Fork, AtAnyMomentOfOtherThreads) {
 }
 
 // A signal handler that forks may find its own thread with any lock held, others waiting for it.
-TEST(Fork, FromASignalHandlerInTheMiddleOfAllocation) {
-    if (unit_sanitized) return;
+TEST_UNSANITIZED(Fork, FromASignalHandlerInTheMiddleOfAllocation) {
     static volatile sig_atomic_t forks, bad;
     EXPECT_FINE(in_child([] {
         setenv("WEIR_OPTIONS", "reserve=64m:dirty_max=128k", 1);

@@ -213,8 +213,8 @@ TEST(Helper, FollowsOneThatIsEnding) {
     });
 }
 
-TEST(Helper, DoesNotKeepTheProcessFromEnding) {
-    if (unit_sanitized) GTEST_SKIP() << "no helper, and sanitizers do not know the stack that is used here";
+// Absent: no helper, and sanitizers do not know the stack that is used here
+TEST_UNSANITIZED(Helper, DoesNotKeepTheProcessFromEnding) {
     enum { BY_PTHREAD_EXIT, BY_EXIT, BY_OTHER_THREAD };
     for (int way : {BY_PTHREAD_EXIT, BY_EXIT, BY_OTHER_THREAD}) {
         static Talk talk;
@@ -245,8 +245,8 @@ TEST(Helper, DoesNotKeepTheProcessFromEnding) {
 }
 
 // Without exit_group, as runtimes end their threads that use no libc.
-TEST(Helper, EndsWhenItIsTheLastThread) {
-    if (unit_sanitized || unit_emulated) GTEST_SKIP() << "no helper, or the emulator's own end of threads";
+// Absent: no helper, or the emulator's own end of threads
+TEST_NATIVE(Helper, EndsWhenItIsTheLastThread) {
     static Talk talk;
     fflush(stdout);
     pid_t pid = fork();

@@ -85,16 +85,15 @@ TEST(Lock, WakesEverySleeper) {
     EXPECT_EQ(lock.waiters, 0u);
 }
 
-TEST(Lock, GivingAnothersLockTraps) {
-    if (unit_sanitized) return; // its handlers stand between the trap and the test
+// Absent: its handlers stand between the trap and the test
+TEST_UNSANITIZED(Lock, GivingAnothersLockTraps) {
     EXPECT_TRUE(in_child([] {
                     struct os_lock lock = {};
                     os_lock_give(&lock);
                 }).trapped());
 }
 
-TEST(Lock, RanksOutOfOrderTrap) {
-    if (unit_sanitized) return;
+TEST_UNSANITIZED(Lock, RanksOutOfOrderTrap) {
     static struct os_lock low = {.owner = nullptr, .nest = 0, .waiters = 0, .turn = 0, .rank = LOCK_HEAPS};
     static struct os_lock high = {.owner = nullptr, .nest = 0, .waiters = 0, .turn = 0, .rank = LOCK_PAGES};
     EXPECT_TRUE(in_child([] {

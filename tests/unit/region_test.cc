@@ -60,8 +60,8 @@ TEST(Region, WantedSizesAreRoundedUp) {
     }));
 }
 
-TEST(Region, ImpossibleSizesAreHalvedUntilTheyFit) {
-    if (unit_emulated) return; // an emulator takes minutes for what fits here
+// Absent: an emulator takes minutes for what fits here
+TEST_UNEMULATED(Region, ImpossibleSizesAreHalvedUntilTheyFit) {
     EXPECT_FINE(in_child([] {
         region_start(uint64_t{1} << 60);
         EXPECT_NE(regions[0].base, 0u);
@@ -231,8 +231,8 @@ TEST(Region, TrimReturnsWhatWasNeverUsed) {
     }));
 }
 
-TEST(Region, AddressSpaceLimitsAreRespected) {
-    if (unit_sanitized) return; // their shadow is larger than any limit
+// Absent: their shadow is larger than any limit
+TEST_UNSANITIZED(Region, AddressSpaceLimitsAreRespected) {
     EXPECT_FINE(in_child([] {
         struct rlimit limit = {256 * MIB, RLIM_INFINITY};
         if (setrlimit(RLIMIT_AS, &limit) != 0 || os_address_space_limit() != 256 * MIB) return;

@@ -316,8 +316,8 @@ TEST(Release, OffKeepsAllUntilAsked) {
     }));
 }
 
-TEST(Release, TheHelperReturnsWhatAnIdleProcessHas) {
-    if (unit_sanitized) GTEST_SKIP() << "sanitizers let no helper be";
+// Absent: sanitizers let no helper be
+TEST_UNSANITIZED(Release, TheHelperReturnsWhatAnIdleProcessHas) {
     EXPECT_FINE(in_child([] {
         setenv("WEIR_OPTIONS", "release_delay=5:release_window=5", 1);
         unit_attach();
@@ -409,8 +409,8 @@ TEST(Release, RegionsComeAndGoWhileMemoryIsPurged) {
 }
 
 // The pages behind a large block's end, in memory that was used before.
-TEST(Release, PagesBehindALargeBlockGo) {
-    if (unit_emulated) GTEST_SKIP() << "mincore is the emulator's";
+// Absent: mincore is the emulator's
+TEST_UNEMULATED(Release, PagesBehindALargeBlockGo) {
     EXPECT_FINE(in_child([] {
         windows_are_endless();
         unit_attach();
