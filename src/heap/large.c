@@ -16,10 +16,14 @@
 static size_t large_bytes(size_t size) { return align_up(size, os_page_bytes()); }
 static size_t large_slices(size_t bytes) { return (bytes + SLICE_BYTES - 1) >> SLICE_SHIFT; }
 
+/* Where the span's last slice starts, from the block's start. A block that was moved and then shrunk may end
+ * before it. */
+static size_t large_last(const struct slice* s) { return (size_t)(s->span_slices - 1) << SLICE_SHIFT; }
+
 /* The pages of the last slice that lie behind the block's end are holes; they stand in the record of the
  * first. */
 static uint32_t large_tail(const struct slice* s) {
-    size_t in_last = s->bytes - ((size_t)(s->span_slices - 1) << SLICE_SHIFT);
+    size_t in_last = s->bytes > large_last(s) ? s->bytes - large_last(s) : 0;
     return hole_all() & ~((1u << (in_last >> page_shift)) - 1);
 }
 
@@ -86,9 +90,18 @@ WEIR_FN void large_free(struct slice* s) {
     large_changed();
 }
 
+/* A span that keeps its slices has no record for the pages between the block's end and the last slice: they
+ * go back at once. */
+static void large_purge_between(const struct slice* s, size_t old_bytes) {
+    size_t end = old_bytes < large_last(s) ? old_bytes : large_last(s);
+    if (s->bytes < end && os_purge((void*)(slice_address(s) + s->bytes), end - s->bytes))
+        add_relaxed(&span_totals.purged, end - s->bytes);
+}
+
 static void* large_set_bytes(struct slice* s, size_t old_bytes, size_t bytes) {
     add_relaxed(&span_totals.large, bytes - old_bytes); /* wraps where it shrinks */
     s->bytes = bytes;
+    large_purge_between(s, old_bytes);
     void* p = large_publish(s, false);
     large_changed();
     return p;

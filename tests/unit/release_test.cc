@@ -458,6 +458,38 @@ TEST_UNEMULATED(Release, PagesBehindALargeBlockGo) {
     }));
 }
 
+// A block that was moved keeps its span's length while it shrinks: what it no longer needs goes all the same.
+// Absent: mincore is the emulator's, and it cannot move
+TEST_UNEMULATED(Release, PagesOfAMovedBlockThatShrinksGo) {
+    EXPECT_FINE(in_child([] {
+        windows_are_endless();
+        unit_attach();
+        const size_t page = os_page_bytes();
+        if (page > 16384) return;
+        Blocks blocks;
+        ASSERT_TRUE(blocks.alloc(20 * SLICE_BYTES));
+        ASSERT_TRUE(blocks.alloc(3 * SLICE_BYTES)); // in the way of growing in place
+        ASSERT_TRUE(blocks.realloc(0, 40 * SLICE_BYTES));
+        unsigned char* p = blocks.all[0].p;
+        ASSERT_NE(unit_slice(p)->flags & SLICE_MOVED, 0u);
+        const size_t sizes[] = {39 * SLICE_BYTES + 1,    39 * SLICE_BYTES, 30 * SLICE_BYTES + page,
+                                30 * SLICE_BYTES + 1,    35 * SLICE_BYTES, 40 * SLICE_BYTES - page,
+                                30 * SLICE_BYTES - page, 25 * SLICE_BYTES};
+        for (size_t size : sizes) {
+            ASSERT_TRUE(blocks.realloc(0, size));
+            ASSERT_EQ(blocks.all[0].p, p);
+            EXPECT_EQ(span_totals.large, blocks.usable());
+            release_all();
+            EXPECT_TRUE(span_check());
+            EXPECT_TRUE(contents_right(blocks));
+            for (size_t i = 0; i < 40 * SLICE_BYTES / page; i++)
+                ASSERT_EQ(is_resident(page_of(p) + i), i * page < size) << size << " page " << i;
+        }
+        blocks.free_all();
+        expect_nothing_left();
+    }));
+}
+
 TEST(Release, ALargeBlockWaitsForThePagesBehindItsEnd) {
     EXPECT_FINE(in_child([] {
         windows_are_endless();
