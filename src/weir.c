@@ -29,6 +29,8 @@
 #include "heap/exposure.c"
 #include "heap/spare.c"
 #include "heap/large.c"
+#include "heap/arena.c"
+#include "heap/medium.c"
 #include "heap/available.c"
 #include "heap/refill.c"
 #include "heap/free.c"

@@ -7,6 +7,7 @@
 #include "heap/full.h"
 #include "heap/heap.h"
 #include "heap/large.h"
+#include "heap/medium.h"
 #include "heap/refill.h"
 #include "heap/slab.h"
 #include "os/os.h"
@@ -19,7 +20,7 @@ static inline block_t* bin_pop(struct bin* b, size_t slab_bytes) {
     return p;
 }
 
-static void* class_alloc(struct heap* h, unsigned c) {
+static void* class_alloc(struct heap* h, unsigned c, size_t align) {
     struct bin* b = &h->bins[c];
     size_t slab_bytes = (size_t)size_classes[c].slices << SLICE_SHIFT;
     for (;;) {
@@ -37,6 +38,10 @@ static void* class_alloc(struct heap* h, unsigned c) {
             if ((uintptr_t)bad - b->base < slab_bytes) continue; /* a signal handler's fork filled it */
             b->head = NULL;
             core_report("corrupt-list", REPORT_WRITTEN, bad, "malloc");
+        }
+        if (c >= SMALL_CLASSES) {
+            void* medium = medium_alloc(h, c, align);
+            if (medium != NULL) return medium;
         }
         if (!refill(h, c)) return NULL;
         if (full_is_on()) {
@@ -62,7 +67,13 @@ static void* span_block_alloc(size_t size, size_t align, bool* zeroed) {
 
 WEIR_FN void* heap_alloc_slow(size_t size) {
     bool zeroed;
-    if (size <= SLAB_MAX) return class_alloc(heap_self(), class_of(size == 0 ? 1 : size));
+    if (size <= SLAB_MAX) {
+        struct heap* h = heap_self();
+        unsigned c = class_of(size == 0 ? 1 : size);
+        if (c >= SMALL_CLASSES && h->kept_medium[c - SMALL_CLASSES].block != NULL)
+            return medium_unkeep(h, c - SMALL_CLASSES);
+        return class_alloc(h, c, 1);
+    }
     return span_block_alloc(size, 1, &zeroed);
 }
 
@@ -76,20 +87,29 @@ WEIR_FN void* heap_alloc_aligned(size_t size, size_t align) {
     bool zeroed;
     if (align <= GRANULE) return heap_alloc(size);
     if (size <= SLAB_MAX && align <= SLAB_MAX)
-        return class_alloc(heap_self(), class_of_aligned(size == 0 ? 1 : size, align));
+        return class_alloc(heap_self(), class_of_aligned(size == 0 ? 1 : size, align), align);
     return span_block_alloc(size == 0 ? 1 : size, align, &zeroed);
 }
 
-/* The record of the slab or large block that starts at p or holds it; NULL after a report. */
-static struct slice* block_find(const void* p, const char* call) {
+/* The record of the slab, chunk or large block that block p lies in, and its usable bytes; NULL after a
+ * report. */
+static struct slice* block_find(const void* p, size_t* usable, const char* call) {
     struct slice* s = slice_find(p);
     if (s == NULL) {
         core_report("invalid-free", REPORT_FOREIGN, p, call);
         return NULL;
     }
     if (load_relaxed(&s->kind) == SLICE_SLAB_REST) s -= s->back;
-    if (load_relaxed(&s->kind) == SLICE_LARGE && slice_address(s) == (uintptr_t)p) return s;
+    if (load_relaxed(&s->kind) == SLICE_CHUNK) {
+        *usable = medium_usable(s, p, call);
+        return *usable == 0 ? NULL : s;
+    }
+    if (load_relaxed(&s->kind) == SLICE_LARGE && slice_address(s) == (uintptr_t)p) {
+        *usable = s->bytes;
+        return s;
+    }
     if (load_relaxed(&s->kind) == SLICE_SLAB && slab_holds_block(s, p)) {
+        *usable = slab_class(s)->bytes;
         if (!full_is_on() || !full_is_free(p)) return s;
         core_report("double-free", REPORT_FREED, p, call);
         return NULL;
@@ -100,9 +120,8 @@ static struct slice* block_find(const void* p, const char* call) {
 
 WEIR_FN size_t heap_usable(const void* p, const char* call) {
     if (p == NULL) return 0;
-    const struct slice* s = block_find(p, call);
-    if (s == NULL) return 0;
-    return load_relaxed(&s->kind) == SLICE_LARGE ? s->bytes : slab_class(s)->bytes;
+    size_t usable;
+    return block_find(p, &usable, call) == NULL ? 0 : usable;
 }
 
 WEIR_FN bool heap_size_matches(size_t usable, size_t size, size_t align) {
@@ -117,9 +136,9 @@ WEIR_FN bool heap_size_matches(size_t usable, size_t size, size_t align) {
 static bool realloc_stays(size_t usable, size_t size) { return size <= usable && size >= usable / 2; }
 
 WEIR_FN void* heap_realloc(void* p, size_t size, const char* call) {
-    struct slice* s = block_find(p, call);
+    size_t usable;
+    struct slice* s = block_find(p, &usable, call);
     if (s == NULL || size > PTRDIFF_MAX) return NULL;
-    size_t usable = load_relaxed(&s->kind) == SLICE_LARGE ? s->bytes : slab_class(s)->bytes;
     if (load_relaxed(&s->kind) == SLICE_LARGE && size > SLAB_MAX) {
         void* same = large_realloc(s, size);
         if (same != NULL) return same;

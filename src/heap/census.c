@@ -34,7 +34,7 @@ static void census_slice(struct slice* s, void* context) {
     uint8_t kind = load_acquire(&s->kind);
     if (kind == SLICE_SPARE && hole_dirty(load_relaxed(&slice_pages(s)->state)) != 0)
         t->hole_bytes += (uint64_t)s->span_slices << SLICE_SHIFT;
-    for (uint32_t i = 0; i < (kind == SLICE_SLAB ? s->span_slices : kind == SLICE_LARGE); i++)
+    for (uint32_t i = 0; i < (slice_kind_is_paged(kind) ? s->span_slices : kind == SLICE_LARGE); i++)
         t->hole_bytes += (uint64_t)__builtin_popcount(hole_dirty(load_relaxed(&slice_pages(s + i)->state)))
                          << page_shift;
     if (load_acquire(&s->kind) == SLICE_META) t->meta_bytes += (uint64_t)s->span_slices << SLICE_SHIFT;
@@ -47,9 +47,25 @@ static void census_slice(struct slice* s, void* context) {
     k->cached_blocks += built > out ? built - out : 0;
 }
 
+/* Medium blocks in chunks; those that threads keep for their next allocation are none that live. */
+static void census_chunks(struct census* t) {
+    t->hole_bytes += arena_idle_bytes();
+    for (unsigned m = 0; m < MEDIUM_CLASSES; m++) {
+        struct census_class* k = &t->classes[SMALL_CLASSES + m];
+        uint64_t used = arena_used(m);
+        uint64_t kept = 0;
+        for (const struct heap* h = registry_first(); h != NULL; h = h->registry_next)
+            kept += load_relaxed(&h->kept_medium[m].block) != NULL;
+        if (kept > used) kept = used;
+        k->live_blocks += used - kept;
+        k->cached_blocks += kept;
+    }
+}
+
 WEIR_FN void census_take(struct census* t) {
     *t = (struct census){0};
     span_visit(census_slice, t);
+    census_chunks(t);
     t->alloc_calls = load_relaxed(&heap_totals.handed_out) + load_relaxed(&heap_totals.large_allocs);
     t->remote_frees = load_relaxed(&heap_totals.remote_frees);
     t->slow_calls = load_relaxed(&heap_totals.slow_calls);

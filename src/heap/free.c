@@ -7,6 +7,7 @@
 #include "heap/full.h"
 #include "heap/heap.h"
 #include "heap/large.h"
+#include "heap/medium.h"
 #include "heap/refill.h"
 #include "heap/slab.h"
 #include "os/os.h"
@@ -116,7 +117,9 @@ WEIR_FN void heap_free_slow(void* p, const char* call) {
         return;
     }
     if (load_relaxed(&s->kind) == SLICE_SLAB_REST) s -= s->back;
-    if (load_relaxed(&s->kind) == SLICE_SLAB && slab_holds_block(s, p))
+    if (load_relaxed(&s->kind) == SLICE_CHUNK)
+        medium_free(s, p, call);
+    else if (load_relaxed(&s->kind) == SLICE_SLAB && slab_holds_block(s, p))
         slab_free_slow(s, p, call);
     else if (load_relaxed(&s->kind) == SLICE_LARGE && slice_address(s) == (uintptr_t)p)
         large_free(s);

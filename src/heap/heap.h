@@ -13,6 +13,7 @@
 #include "arch/arch.h"
 #include "base/atomic.h"
 #include "base/compiler.h"
+#include "heap/arena.h"
 #include "heap/class.h"
 #include "os/lock.h"
 #include "page/region.h"
@@ -44,6 +45,12 @@ struct outbox {
     block_t* first;
     block_t* last;
     uint32_t count;
+};
+
+/* A freed block of a medium class that waits for the thread's next allocation, and what is known of it. */
+struct kept_medium {
+    void* block; /* NULL: none; relaxed atomic, for the census */
+    uint16_t* known;
 };
 
 /*  bins[c].head -> block -> block -> NULL          (counted as in use by their slab)
@@ -82,6 +89,13 @@ struct heap {
     struct slice* spares[SPARE_SLOTS]; /* a ring of spans without use; see spare.h */
     uint32_t spare_turn;
     uint32_t spare_slices; /* of all of them */
+    /* Medium blocks: see medium.h. */
+    struct kept_medium kept_medium[MEDIUM_CLASSES];
+    uint16_t
+        medium_out[MEDIUM_CLASSES]; /* allocated by this thread and not freed by it, halved now and then */
+    uint32_t kept_medium_bytes;
+    uint32_t medium_hand; /* which of them goes next */
+    uint32_t arena;       /* where the last one came from */
     /* Registry; Sync: heaps_lock. */
     struct heap* registry_next;
     struct heap* spare_next;

@@ -12,6 +12,7 @@
 #include "heap/available.h"
 #include "heap/exposure.h"
 #include "heap/full.h"
+#include "heap/medium.h"
 #include "heap/slab.h"
 #include "heap/spare.h"
 #include "page/release.h"
@@ -301,7 +302,9 @@ static struct slice* slab_next(struct heap* h, unsigned c) {
 /* What need not be done at each refill. */
 static void refill_chores(struct heap* h) {
     if ((h->slow_calls & 15) == 0) outbox_flush_all(h);
-    if ((h->slow_calls & 1023) == 0) active_sweep(h);
+    if ((h->slow_calls & 1023) != 0) return;
+    active_sweep(h);
+    medium_age(h);
 }
 
 /* The active slab has nothing free that is resident. */

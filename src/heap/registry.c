@@ -12,6 +12,7 @@
 #include "heap/available.h"
 #include "heap/full.h"
 #include "heap/heap.h"
+#include "heap/medium.h"
 #include "heap/refill.h"
 #include "heap/slab.h"
 #include "heap/spare.h"
@@ -52,6 +53,11 @@ static void heap_reset(struct heap* h) {
     h->owner_word = (char*)h + (full_is_on() ? 1 : 0);
     for (unsigned i = 0; i < SPARE_SLOTS; i++) h->spares[i] = NULL;
     h->spare_slices = 0;
+    for (unsigned m = 0; m < MEDIUM_CLASSES; m++) {
+        store_relaxed(&h->kept_medium[m].block, NULL);
+        h->medium_out[m] = 0;
+    }
+    h->kept_medium_bytes = h->medium_hand = h->arena = 0;
     for (unsigned i = 0; i < KEPT_WORDS; i++) h->kept[i] = 0;
     h->kept_bytes = h->closed_bytes = 0;
     h->busy = 0;
@@ -91,6 +97,7 @@ static void heap_disband(struct heap* h, const char* call) {
         }
         while ((s = available_take(h, c, false)) != NULL) orphan_put(s);
     }
+    medium_drop_all(h);
     spare_drop_all(h);
     h->kept_bytes = h->closed_bytes = 0;
 }
@@ -161,6 +168,7 @@ WEIR_FN struct heap* heap_attach(void) {
         region_start(core_options.reserve);
         release_start(&heap_empty);
         full_start();
+        arena_start();
     }
     struct heap* h = heap_take(os_thread_id());
     if (h != NULL) arch_thread_word_set(h);
@@ -202,6 +210,8 @@ WEIR_FN void heap_collect(void) {
         }
     }
     available_sweep(h, true, "malloc_trim");
+    medium_drop_all(h);
+    arena_trim_all();
     spare_drop_all(h);
     for (unsigned i = 0; i < KEPT_WORDS; i++) h->kept[i] = 0;
     h->kept_bytes = h->closed_bytes = 0;
@@ -210,8 +220,8 @@ WEIR_FN void heap_collect(void) {
 
 WEIR_FN struct heap* registry_first(void) { return load_acquire(&registry); }
 
-/* A signal handler may fork while the thread it interrupted holds its heap's lock, the page lock or,
- * returning memory, the release lock. Waiting for a lock that
+/* A signal handler may fork while the thread it interrupted holds its heap's lock, an arena's, the page lock
+ * or, returning memory, the release lock. Waiting for a lock that
  * is taken before that one could then be for ever, since its owner may wait for the page lock: such a
  * fork goes without it, and the child puts right what the lock's owner was doing. */
 static bool fork_take(struct os_lock* lock, bool may_wait) {
@@ -226,7 +236,7 @@ static struct heap* fork_heap;   /* likewise: whose lock that is; a handler may 
 
 WEIR_FN void heap_fork_prepare(void) {
     struct heap* self = heap_self();
-    bool may_wait = !os_lock_is_mine(&page_lock) && !os_lock_is_mine(&release_lock);
+    bool may_wait = !os_lock_is_mine(&page_lock) && !os_lock_is_mine(&release_lock) && !arena_is_mine();
     for (struct heap* h = registry_first(); h != NULL && may_wait; h = h->registry_next)
         may_wait = !os_lock_is_mine(&h->lock);
     bool have_heaps = fork_take(&heaps_lock, may_wait);
@@ -307,6 +317,7 @@ WEIR_FN void heap_resume(struct heap* h) {
 WEIR_FN void heap_fork_child(void) {
     struct heap* self = heap_self();
     slab_forked = true;
+    os_lock_rank_forget(); /* nobody is left to wait for */
     bool clean = fork_has_heaps_lock && fork_has_own_lock;
     if (fork_has_heaps_lock && heaps_lock.nest != 0) orphans_interrupted();
     bool torn = page_lock.nest != 0;
@@ -315,6 +326,7 @@ WEIR_FN void heap_fork_child(void) {
     os_lock_fork_child(&heaps_lock, !fork_has_heaps_lock);
     os_lock_fork_child(&fork_heap->lock, !fork_has_own_lock);
     release_fork_child();
+    arena_fork_child();
     if (!fork_has_heaps_lock) registry_repair(self);
     if (!fork_has_own_lock)
         for (unsigned c = 0; c < CLASS_COUNT; c++) self->available[c] = NULL;
@@ -323,7 +335,10 @@ WEIR_FN void heap_fork_child(void) {
         for (struct heap* h = registry; h != NULL; h = h->registry_next)
             if (h != self && load_relaxed(&h->tid) != 0 && !h->set_aside) {
                 /* Not into lists that are half changed: they would not be there any more for the call. */
-                if (!torn) spare_drop_all(h);
+                if (!torn) {
+                    medium_drop_all(h);
+                    spare_drop_all(h);
+                }
                 heap_retire(h);
             }
     }
@@ -335,5 +350,5 @@ WEIR_FN void heap_fork_child(void) {
     registry_process = os_process_id();
     fork_has_heaps_lock = fork_has_own_lock = true;
     heap_fork_parent();
-    os_lock_rank_forget(); /* nobody is left to wait for */
+    os_lock_rank_forget();
 }

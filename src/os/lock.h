@@ -13,17 +13,17 @@
 #include "base/compiler.h"
 #include "os/os.h"
 
-enum lock_rank { LOCK_HEAPS = 1, LOCK_HEAP = 2, LOCK_RELEASE = 3, LOCK_PAGES = 4 };
+enum lock_rank { LOCK_HEAPS = 1, LOCK_HEAP = 2, LOCK_ARENA = 3, LOCK_RELEASE = 4, LOCK_PAGES = 5 };
 
 /*  owner == 0: free. nest: how often the owner has taken it again.
  *
  *  The owner's name is the lock word itself, so that a signal handler that forks finds out at every
  *  instruction whether the thread it interrupted holds the lock. */
 struct os_lock {
-    void* owner;      /* Sync: atomic; acquire on take pairs with release on give */
-    uint32_t nest;    /* Sync: the owner */
-    uint32_t waiters; /* Sync: atomic, seq_cst with owner: a giver sees the waiter or the waiter the gift */
-    uint32_t turn;    /* Sync: atomic; what waiters sleep on */
+    void* owner;     /* Sync: atomic; acquire on take pairs with release on give */
+    uint32_t nest;   /* Sync: the owner */
+    uint32_t wanted; /* somebody sleeps for it, or is about to; Sync: atomic, seq_cst with owner: a giver sees
+                      * the waiter or the waiter the gift */
     uint32_t rank;
 };
 
@@ -72,13 +72,13 @@ WEIR_INLINE void os_lock_give(struct os_lock* lock) {
         return;
     }
     os_lock_rank_clear(lock);
-    __atomic_store_n(&lock->owner, NULL, __ATOMIC_SEQ_CST); /* release, and before the load of waiters */
-    if (weir_unlikely(__atomic_load_n(&lock->waiters, __ATOMIC_SEQ_CST) != 0)) os_lock_wake(lock);
+    __atomic_store_n(&lock->owner, NULL, __ATOMIC_SEQ_CST); /* release, and before the load of wanted */
+    if (weir_unlikely(__atomic_load_n(&lock->wanted, __ATOMIC_SEQ_CST) != 0)) os_lock_wake(lock);
 }
 
 /* In the child of fork, the only thread: those that slept are gone. `steal`: so is the owner. */
 WEIR_INLINE void os_lock_fork_child(struct os_lock* lock, bool steal) {
-    store_relaxed(&lock->waiters, 0u);
+    store_relaxed(&lock->wanted, 0u);
     if (!steal) return;
     lock->nest = 0;
     os_lock_rank_set(lock);

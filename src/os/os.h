@@ -89,6 +89,8 @@ WEIR_FN int os_process_id(void);
 WEIR_FN int os_parent_id(void);
 WEIR_FN int os_thread_id(void);
 WEIR_FN bool os_thread_lives(int tid);
+/* Processors that the calling thread may run on; at least 1. */
+WEIR_FN uint32_t os_cpu_count(void);
 /* Whether p lies in the dynamic loader's own image, whose start-up allocator gave out memory before any
  * malloc could be called. */
 WEIR_FN bool os_loader_owns(const void* p);

@@ -134,7 +134,7 @@ static bool extents_start(void) {
 
 /* ---- Looking, under the page lock. */
 
-static bool kind_is_slab(uint8_t kind) { return kind == SLICE_SLAB || kind == SLICE_SLAB_REST; }
+static bool kind_is_slab(uint8_t kind) { return slice_kind_is_paged(kind) || kind == SLICE_SLAB_REST; }
 
 /* The span that starts at slice i. Inside a span, which only happens where looking starts, nothing is known,
  * but that a slab's slices say what they are. */
@@ -144,7 +144,7 @@ static void look_at_span(uint32_t i) {
     huge_look.from = i;
     huge_look.to = i + 1;
     if (huge_look.kind == SLICE_FREE) huge_look.clean = s->state != SPAN_DIRTY;
-    if (huge_look.kind == SLICE_SLAB_REST)
+    if (kind_is_slab(huge_look.kind))
         huge_look.kind = SLICE_SLAB;
     else if (huge_look.kind == SLICE_FREE_END)
         huge_look.kind = SLICE_NONE;

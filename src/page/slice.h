@@ -21,8 +21,12 @@ enum slice_kind {
     SLICE_LARGE,    /* first slice of a large block */
     SLICE_SLAB,     /* first slice of a slab */
     SLICE_SPARE,    /* first slice of a span that a thread keeps without its memory */
-    SLICE_SLAB_REST /* a further slice of a slab or spare span */
+    SLICE_CHUNK,    /* first slice of a span in which blocks of several classes lie; heap/arena.h */
+    SLICE_SLAB_REST /* a further slice of a slab, chunk or spare span */
 };
+
+/* Whether each slice of such a span says of its own pages which are holes. */
+#define slice_kind_is_paged(kind) ((kind) == SLICE_SLAB || (kind) == SLICE_CHUNK)
 
 /* What is known of a free span's pages. */
 enum span_state { SPAN_DIRTY = 0, SPAN_CLEAN = 1, SPAN_UNCOMMITTED = 2, SPAN_STATES = 3 };
@@ -46,7 +50,7 @@ enum { SLICE_MOVED = 1u, SLICE_ORPHAN = 2u, SLICE_KEPT = 4u, SLICE_CLOSED = 8u }
 struct slice {
     void* owner; /* owner word of the heap; NULL: nobody's, or no slab */
     union {
-        void* free;   /* slab: blocks freed by the owner */
+        void* free;   /* slab: blocks freed by the owner; chunk: its own record */
         size_t bytes; /* large: usable bytes */
     };
     union {

@@ -358,7 +358,7 @@ WEIR_FN struct slice* span_alloc(size_t slices, size_t align_slices, bool* zeroe
 
 /* Under the page lock, which is given up meanwhile: none of the span's holes is being purged any more. */
 static void span_settle(const struct slice* s) {
-    uint32_t slices = load_relaxed(&s->kind) == SLICE_SLAB ? s->span_slices : 1;
+    uint32_t slices = slice_kind_is_paged(load_relaxed(&s->kind)) ? s->span_slices : 1;
     /* All of them at once, under one hold of the lock: after a wait those before may be busy again. */
     for (uint32_t i = 0; i < slices;) {
         /* Acquire: pairs with the end of the purge. */
@@ -377,9 +377,9 @@ static void span_settle(const struct slice* s) {
 /* Whether every page of a span that is given back is clean; its holes are forgotten. */
 static bool span_take_holes(const struct slice* s) {
     uint8_t kind = load_relaxed(&s->kind);
-    if (kind != SLICE_SLAB && kind != SLICE_SPARE && kind != SLICE_LARGE) return false;
+    if (!slice_kind_is_paged(kind) && kind != SLICE_SPARE && kind != SLICE_LARGE) return false;
     span_settle(s);
-    uint32_t records = kind == SLICE_SLAB ? s->span_slices : 1;
+    uint32_t records = slice_kind_is_paged(kind) ? s->span_slices : 1;
     bool clean = kind != SLICE_LARGE; /* whose record speaks of its tail alone */
     uint32_t purged = 0;
     for (uint32_t i = 0; i < records; i++) {
@@ -390,7 +390,7 @@ static bool span_take_holes(const struct slice* s) {
         store_relaxed(word, (uint64_t)0);
     }
     /* They count as dirty from now on, and as needed again: such spans are what is given out first. */
-    if (kind == SLICE_SLAB && !clean && purged != 0) release_refaulted((size_t)purged << page_shift);
+    if (slice_kind_is_paged(kind) && !clean && purged != 0) release_refaulted((size_t)purged << page_shift);
     return clean;
 }
 
@@ -597,7 +597,7 @@ WEIR_FN bool span_check(void) {
                 good &= span_check_free(s);
                 if (s->state == SPAN_DIRTY) dirty += (uint64_t)s->span_slices << SLICE_SHIFT;
             } else {
-                good &= load_relaxed(&s->kind) >= SLICE_META && load_relaxed(&s->kind) <= SLICE_SPARE;
+                good &= load_relaxed(&s->kind) >= SLICE_META && load_relaxed(&s->kind) <= SLICE_CHUNK;
                 live += (uint64_t)s->span_slices << SLICE_SHIFT;
             }
             i += s->span_slices;

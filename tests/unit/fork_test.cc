@@ -34,7 +34,7 @@ int forked(Body body) {
 bool lock_is_free(struct os_lock* lock) {
     if (!os_lock_try(lock)) return false;
     os_lock_give(lock);
-    return lock->nest == 0 && lock->waiters == 0;
+    return lock->nest == 0 && lock->wanted == 0;
 }
 
 void expect_usable_heap(unsigned rounds) {

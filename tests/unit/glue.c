@@ -197,6 +197,10 @@ static void check_slab(struct slice* s, void* context) {
 
 long unit_check_slabs(void) {
     long count = 0;
+    if (!arena_check()) {
+        printf("a chunk is wrong\n");
+        return -1;
+    }
     span_visit(check_slab, &count);
     return count;
 }

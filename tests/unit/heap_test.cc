@@ -287,7 +287,7 @@ TEST(Heap, CountsWhatAModelCounts) {
 
 TEST(Heap, KeepsOnlySoMuchForNothing) {
     EXPECT_FINE(in_child([] {
-        const size_t bound = unit_kept_bytes_max() + SLAB_MAX;
+        const size_t bound = unit_kept_bytes_max() + SLAB_MAX + core_options.thread_kept_max;
         struct unit_figures f;
         for (int round = 0; round < 3; round++) {
             // Classes whose blocks are built one at a time, so that each free is of a slab's last block.

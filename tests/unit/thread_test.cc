@@ -119,6 +119,7 @@ TEST(Threads, EmptiedSlabsOfASleeperAreReleased) {
     for (size_t size : {64u, 1000u, 9000u})
         EXPECT_FINE(in_child([&] {
             core_options.dirty_max = 1 * MIB;
+            core_options.sparse_max = 0;
             unit_attach();
             Worker sleeper;
             const size_t slabs = 100;

@@ -16,16 +16,15 @@ WEIR_FN void os_lock_take_slow(struct os_lock* lock, void* self) {
     }
     weir_assert(load_relaxed(&lock->owner) != self);
     (void)self;
-    __atomic_fetch_add(&lock->waiters, 1u, __ATOMIC_SEQ_CST); /* before the next look at the owner */
+    /* Whoever was woken says again that the lock is wanted: there may be others. */
     for (;;) {
-        uint32_t turn = load_acquire(&lock->turn); /* before the look, so that no wake is missed */
-        if (os_lock_try(lock)) break;
-        os_futex_wait(&lock->turn, turn);
+        __atomic_store_n(&lock->wanted, 1u, __ATOMIC_SEQ_CST); /* before the next look at the owner */
+        if (os_lock_try(lock)) return;
+        os_futex_wait(&lock->wanted, 1);
     }
-    sub_relaxed(&lock->waiters, 1u);
 }
 
+/* One call for each sleeper, however often the lock is given before it runs. */
 WEIR_FN void os_lock_wake(struct os_lock* lock) {
-    __atomic_fetch_add(&lock->turn, 1u, __ATOMIC_RELEASE); /* pairs with the acquire above */
-    os_futex_wake(&lock->turn, 1);
+    if (__atomic_exchange_n(&lock->wanted, 0u, __ATOMIC_SEQ_CST) != 0) os_futex_wake(&lock->wanted, 1);
 }

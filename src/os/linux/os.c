@@ -334,6 +334,14 @@ WEIR_FN bool os_thread_lives(int tid) {
     return !gone; /* any other answer (a sandbox's refusal) tells nothing */
 }
 
+WEIR_FN uint32_t os_cpu_count(void) {
+    uint64_t set[128] = {0}; /* as many as the kernel's largest configuration has */
+    long bytes = os_call3(OS_OTHER, SYS_sched_getaffinity, 0, sizeof set, (long)set);
+    uint32_t count = 0;
+    for (long i = 0; i < bytes / (long)sizeof set[0]; i++) count += (uint32_t)__builtin_popcountll(set[i]);
+    return count == 0 ? 1 : count;
+}
+
 /* The kernel's set of 64 signals, libc's own two among them. */
 WEIR_FN bool os_signals_block(uint64_t* before) {
     uint64_t all = ~0ull;

@@ -1,0 +1,554 @@
+/* arena.c: see arena.h.
+ *
+ * Free runs hang in lists by length, exact up to 15 units, then eight per power of two, which is where the
+ * size classes lie, so that any run of a class's list fits. For each length a word says which of an arena's
+ * chunks have such a run: the lowest chunk with the shortest run that fits is two looks away.
+ *
+ * A page that no block touches is idle first: free, resident, and the arena's own. When more than a few of
+ * them are, they become holes (page/hole.h), which the release pass may have.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include "heap/arena.h"
+
+#include "os/lock.h"
+#include "page/hole.h"
+#include "page/release.h"
+#include "page/span.h"
+
+enum { BIN_WORDS = (RUN_BINS + 63) / 64 };
+/* Idle pages of an arena, in bytes, past which those of a chunk become holes. */
+enum { IDLE_BYTES_MAX = 49152 };
+
+struct arena {
+    struct os_lock lock;
+    bool torn;                /* since a fork that interrupted the lock's owner; Sync: the lock */
+    uint32_t idle_count;      /* of all chunks */
+    uint64_t bins[BIN_WORDS]; /* bit b: with[b] != 0 */
+    uint64_t with[RUN_BINS];  /* bit i: chunk i has a run in list b */
+    uint64_t made;            /* bit i: chunk i has memory */
+    uint64_t empty;           /* bit i: and none of its blocks is in use */
+    struct chunk* chunks[ARENA_CHUNKS];
+    uint64_t used[MEDIUM_CLASSES]; /* Sync: relaxed atomic, written under the lock */
+};
+static_assert(ARENA_CHUNKS == 64, "a word has a bit for each");
+
+static struct arena arenas[ARENA_COUNT_MAX];
+static uint32_t arena_count; /* set by arena_start */
+
+static bool bit_is(const uint64_t* words, uint32_t i) { return (words[i / 64] >> (i % 64) & 1) != 0; }
+static void bit_put(uint64_t* words, uint32_t i) { words[i / 64] |= 1ull << (i % 64); }
+static void bit_clear(uint64_t* words, uint32_t i) { words[i / 64] &= ~(1ull << (i % 64)); }
+static unsigned class_at(const struct chunk* k, uint32_t unit) {
+    return block_class(load_relaxed(&k->blocks[unit / GROUP_UNITS]));
+}
+/* What was stored so far is true before what follows: a fork's child may meet the chunk at any instruction.
+ */
+static void commit(void) { __atomic_signal_fence(__ATOMIC_SEQ_CST); }
+
+/* ---- Free runs. */
+
+static unsigned bin_of(uint32_t units) {
+    if (units < BINS_EXACT) return units;
+    unsigned log = bit_high(units);
+    return BINS_EXACT + (log - 4) * 8 + (units >> (log - 3) & 7);
+}
+/* The first list all of whose runs have so many units. */
+static unsigned bin_that_fits(uint32_t units) {
+    return units < BINS_EXACT ? units : bin_of(units + (1u << (bit_high(units) - 3)) - 1);
+}
+static_assert(RUN_BINS == BINS_EXACT + (13 - 4) * 8 + 1 && CHUNK_UNITS == 1 << 13,
+              "the longest run has a list");
+
+static void bin_has(struct chunk* k, unsigned b) {
+    struct arena* a = k->arena;
+    a->with[b] |= 1ull << k->index;
+    a->bins[b / 64] |= 1ull << (b % 64);
+}
+static void bin_has_none(struct chunk* k, unsigned b) {
+    struct arena* a = k->arena;
+    a->with[b] &= ~(1ull << k->index);
+    if (a->with[b] == 0) a->bins[b / 64] &= ~(1ull << (b % 64));
+}
+
+/* The units become a free run: `free` first, then the start, so that nobody takes it for a block. */
+static void run_insert(struct chunk* k, uint32_t unit, uint32_t units) {
+    bit_put(k->free, unit);
+    commit();
+    bit_put(k->starts, unit);
+    uint32_t last = unit + units - 1;
+    bit_put(k->free, last);
+    unsigned b = bin_of(units);
+    uint32_t group = unit / GROUP_UNITS;
+    k->length[group] = (uint16_t)units;
+    k->start_of_last[last / GROUP_UNITS] = (uint16_t)unit;
+    k->prev[group] = 0;
+    k->next[group] = k->heads[b];
+    if (k->heads[b] != 0)
+        k->prev[(k->heads[b] - 1) / GROUP_UNITS] = (uint16_t)(unit + 1);
+    else
+        bin_has(k, b);
+    k->heads[b] = (uint16_t)(unit + 1);
+}
+
+/* Off its list; its bits stay. */
+static uint32_t run_remove(struct chunk* k, uint32_t unit) {
+    uint32_t group = unit / GROUP_UNITS;
+    uint32_t units = k->length[group];
+    unsigned b = bin_of(units);
+    uint16_t next = k->next[group];
+    uint16_t prev = k->prev[group];
+    if (next != 0) k->prev[(next - 1) / GROUP_UNITS] = prev;
+    if (prev != 0)
+        k->next[(prev - 1) / GROUP_UNITS] = next;
+    else if ((k->heads[b] = next) == 0)
+        bin_has_none(k, b);
+    return units;
+}
+
+/* The shortest free run that holds so many units, in the lowest chunk. */
+static struct chunk* run_find(const struct arena* a, uint32_t units, uint32_t* unit) {
+    unsigned b = bin_that_fits(units);
+    for (unsigned word = b / 64; word < BIN_WORDS; word++) {
+        uint64_t bits = a->bins[word];
+        if (word == b / 64) bits &= ~0ull << (b % 64);
+        if (bits == 0) continue;
+        b = word * 64 + bit_low(bits);
+        struct chunk* k = a->chunks[bit_low(a->with[b])];
+        *unit = k->heads[b] - 1u;
+        return k;
+    }
+    return NULL;
+}
+
+/* Use [unit, unit + units) of a free run that starts at `start` for a block. */
+static void run_take(struct chunk* k, uint32_t start, uint32_t unit, uint32_t units, unsigned m) {
+    uint32_t length = run_remove(k, start);
+    uint32_t end = start + length;
+    if (unit != start) {
+        bit_put(k->free, unit);
+        commit();
+        bit_put(k->starts, unit);
+        run_insert(k, start, unit - start);
+    }
+    store_relaxed(&k->blocks[unit / GROUP_UNITS],
+                  (uint16_t)((unit % GROUP_UNITS) << BLOCK_UNIT_SHIFT | (m + 1)));
+    if (unit + units != end)
+        run_insert(k, unit + units, end - unit - units);
+    else
+        bit_clear(k->free, end - 1);
+    commit();
+    bit_clear(k->free, unit);
+}
+
+/* A block becomes free, and one with the free runs beside it: *from and *to are then what it lies in. */
+static void run_give(struct chunk* k, uint32_t unit, uint32_t units, uint32_t* from, uint32_t* to) {
+    uint32_t start = unit;
+    uint32_t end = unit + units;
+    bit_put(k->free, unit);
+    commit();
+    store_relaxed(&k->blocks[unit / GROUP_UNITS], (uint16_t)0);
+    if (end != CHUNK_UNITS && bit_is(k->free, end)) {
+        uint32_t next = end;
+        end += run_remove(k, next);
+        bit_clear(k->starts, next);
+        commit();
+        bit_clear(k->free, next);
+    }
+    if (start != 0 && bit_is(k->free, start - 1)) {
+        start = k->start_of_last[(unit - 1) / GROUP_UNITS];
+        run_remove(k, start);
+        bit_clear(k->starts, unit);
+        commit();
+        bit_clear(k->free, unit);
+        if (unit - 1 != start) bit_clear(k->free, unit - 1);
+    }
+    run_insert(k, start, end - start);
+    *from = start;
+    *to = end;
+}
+
+/* ---- Pages. */
+
+static uint32_t units_shift(void) { return page_shift - UNIT_SHIFT; }
+/* Of the chunk's pages [from, to), those in slice i, as a mask of the slice's. */
+static uint32_t pages_in(uint32_t i, uint32_t from, uint32_t to) {
+    uint32_t count = slice_page_count();
+    uint32_t first = i * count;
+    uint32_t low = from > first ? from - first : 0;
+    uint32_t high = to < first + count ? to - first : count;
+    return low >= high ? 0 : (2u << (high - 1)) - (1u << low);
+}
+static uint32_t slice_of_page(uint32_t page) { return page / slice_page_count(); }
+
+static void idle_set(struct chunk* k, uint32_t i, uint32_t mask) {
+    uint32_t changed = (uint32_t)__builtin_popcount(mask & ~(uint32_t)k->idle[i]);
+    k->idle[i] |= (uint16_t)mask;
+    k->idle_count += changed;
+    k->arena->idle_count += changed;
+}
+static void idle_clear(struct chunk* k, uint32_t i, uint32_t mask) {
+    uint32_t changed = (uint32_t)__builtin_popcount(mask & k->idle[i]);
+    k->idle[i] &= (uint16_t)~mask;
+    k->idle_count -= changed;
+    k->arena->idle_count -= changed;
+}
+
+/* Have the pages that a block is to touch: no holes any more. False: one is being purged, nothing changed. */
+static bool pages_take(struct chunk* k, uint32_t unit, uint32_t units) {
+    uint32_t from = unit >> units_shift();
+    uint32_t to = ((unit + units - 1) >> units_shift()) + 1;
+    uint32_t first = slice_of_page(from);
+    uint32_t last = slice_of_page(to - 1);
+    static_assert((int)SLAB_MAX <= (int)SLICE_BYTES, "a block lies in two slices at most");
+    uint32_t got[2] = {0, 0};
+    for (uint32_t i = first; i <= last; i++) {
+        uint32_t holes = hole_of(load_relaxed(&slice_pages(k->slice + i)->state)) & pages_in(i, from, to);
+        got[i - first] = holes == 0 ? 0 : hole_take(k->slice + i, holes);
+        if (got[i - first] == holes) continue;
+        for (uint32_t j = first; j <= i; j++)
+            if (got[j - first] != 0) hole_add(k->slice + j, got[j - first]);
+        return false;
+    }
+    for (uint32_t i = first; i <= last; i++) idle_clear(k, i, pages_in(i, from, to));
+    return true;
+}
+
+/* The pages of a block that was freed that no other touches: it lies in the free run [from, to) now. */
+static void pages_give(struct chunk* k, uint32_t unit, uint32_t units, uint32_t from, uint32_t to) {
+    uint32_t round = (1u << units_shift()) - 1;
+    uint32_t low = (from + round) >> units_shift();
+    uint32_t high = to >> units_shift();
+    uint32_t first = unit >> units_shift();
+    uint32_t end = ((unit + units - 1) >> units_shift()) + 1;
+    if (low < first) low = first;
+    if (high > end) high = end;
+    if (low >= high) return;
+    for (uint32_t i = slice_of_page(low); i <= slice_of_page(high - 1); i++)
+        idle_set(k, i, pages_in(i, low, high));
+}
+
+/* The idle pages become holes. */
+static void pages_publish(struct chunk* k) {
+    for (uint32_t i = 0; i < CHUNK_SLICES && k->idle_count != 0; i++) {
+        if (k->idle[i] == 0) continue;
+        hole_add(k->slice + i, k->idle[i]);
+        idle_clear(k, i, k->idle[i]);
+    }
+}
+
+/* ---- Chunks. */
+
+static void chunk_forget(struct chunk* k) {
+    k->used = k->idle_count = 0;
+    for (unsigned i = 0; i < CHUNK_SLICES; i++) k->idle[i] = 0;
+    for (unsigned b = 0; b < RUN_BINS; b++) k->heads[b] = 0;
+}
+
+static bool chunk_add(struct arena* a) {
+    if (~a->made == 0) return false;
+    unsigned index = bit_low(~a->made);
+    struct chunk* k = a->chunks[index];
+    if (k == NULL) k = a->chunks[index] = span_meta_alloc(sizeof *k);
+    if (k == NULL) return false;
+    bool zeroed;
+    struct slice* s = span_alloc(CHUNK_SLICES, 1, &zeroed);
+    if (s == NULL) return false;
+    k->slice = s;
+    k->address = slice_address(s);
+    k->arena = a;
+    k->index = index;
+    chunk_forget(k);
+    for (unsigned i = 0; i < CHUNK_WORDS; i++) {
+        k->starts[i] = k->free[i] = 0;
+    }
+    for (unsigned i = 0; i < CHUNK_GROUPS; i++) store_relaxed(&k->blocks[i], (uint16_t)0);
+    s->free = k;
+    for (uint32_t i = 0; i < CHUNK_SLICES; i++) {
+        if (s[i].region != s->region)
+            s[i].region = s->region; /* others may be looking, from an earlier life */
+        hole_start(s + i, hole_all(), zeroed);
+        if (i == 0) continue;
+        s[i].back = i;
+        store_relaxed(&s[i].owner, NULL);
+        store_release(&s[i].kind, (uint8_t)SLICE_SLAB_REST); /* publishes its pages to the release pass */
+    }
+    store_release(&s->kind, (uint8_t)SLICE_CHUNK); /* publishes the record to the census and the pass */
+    if (!zeroed)
+        for (uint32_t i = 0; i < CHUNK_SLICES; i++) hole_publish(s + i);
+    bit_put(k->free, 0);
+    bit_put(k->starts, 0);
+    a->empty |= 1ull << index;
+    commit();
+    a->made |= 1ull << index;
+    run_insert(k, 0, CHUNK_UNITS);
+    return true;
+}
+
+/* Under the lock: an empty chunk is the arena's no more. Returns its span, for chunk_drop. */
+static struct slice* chunk_remove(struct chunk* k) {
+    struct arena* a = k->arena;
+    run_remove(k, 0);
+    a->idle_count -= k->idle_count;
+    a->made &= ~(1ull << k->index);
+    a->empty &= ~(1ull << k->index);
+    return k->slice;
+}
+
+/* Without the lock. */
+static void chunk_drop(struct slice* s) {
+    for (uint32_t i = 1; i < CHUNK_SLICES; i++) store_relaxed(&s[i].kind, (uint8_t)SLICE_NONE);
+    span_free(s);
+}
+
+/* All but the bits anew from the bits. */
+static void chunk_rebuild(struct chunk* k) {
+    chunk_forget(k);
+    uint32_t start = 0; /* of the free run that goes on, or 0 where none does */
+    bool open = false;
+    for (uint32_t unit = 0; unit <= CHUNK_UNITS; unit++) {
+        bool ends = unit == CHUNK_UNITS || (bit_is(k->starts, unit) && !bit_is(k->free, unit));
+        bool starts = unit != CHUNK_UNITS && bit_is(k->starts, unit) && bit_is(k->free, unit);
+        if (starts && !open) {
+            start = unit;
+            open = true;
+        } else if (unit != CHUNK_UNITS && !ends) {
+            bit_clear(k->starts, unit);
+            bit_clear(k->free, unit);
+        }
+        if (!ends) continue;
+        if (open) {
+            run_insert(k, start, unit - start);
+            for (uint32_t i = 0; i < CHUNK_SLICES; i++) {
+                uint32_t round = (1u << units_shift()) - 1;
+                uint32_t mask = pages_in(i, (start + round) >> units_shift(), unit >> units_shift());
+                idle_set(k, i, mask & ~hole_of(load_relaxed(&slice_pages(k->slice + i)->state)));
+            }
+        }
+        open = false;
+        if (unit == CHUNK_UNITS) break;
+        k->used++;
+        unsigned m = class_at(k, unit);
+        if (m < MEDIUM_CLASSES) store_relaxed(&k->arena->used[m], k->arena->used[m] + 1);
+    }
+    if (k->used == 0) k->arena->empty |= 1ull << k->index;
+}
+
+static void arena_rebuild(struct arena* a) {
+    a->idle_count = 0;
+    a->empty = 0;
+    for (unsigned b = 0; b < RUN_BINS; b++) a->with[b] = 0;
+    for (unsigned word = 0; word < BIN_WORDS; word++) a->bins[word] = 0;
+    for (unsigned m = 0; m < MEDIUM_CLASSES; m++) store_relaxed(&a->used[m], (uint64_t)0);
+    for (uint64_t left = a->made; left != 0; left &= left - 1) chunk_rebuild(a->chunks[bit_low(left)]);
+}
+
+/* ---- Arenas. */
+
+/* In the child of a fork that interrupted the lock's owner, it is held still. If that call goes on, it finds
+ * all as it left it; a call that comes before, in the handler, builds anew what follows from the bits. */
+static void arena_settle(struct arena* a) {
+    if (weir_likely(!a->torn)) return;
+    a->torn = false;
+    if (a->lock.nest != 0) arena_rebuild(a);
+}
+
+static void arena_lock(struct arena* a) {
+    os_lock_take(&a->lock);
+    arena_settle(a);
+}
+
+WEIR_FN void arena_start(void) {
+    uint32_t cpus = os_cpu_count();
+    arena_count = cpus < ARENA_COUNT_MAX ? cpus : ARENA_COUNT_MAX;
+    for (unsigned i = 0; i < ARENA_COUNT_MAX; i++) arenas[i].lock = (struct os_lock){.rank = LOCK_ARENA};
+}
+
+/* The arena that was used last; where another thread is in it just now, the next one from now on. */
+static struct arena* arena_enter(uint32_t* home) {
+    struct arena* a = &arenas[*home];
+    if (weir_unlikely(os_lock_is_mine(&a->lock) || !os_lock_try(&a->lock))) {
+        *home = (*home + 1) % arena_count;
+        a = &arenas[*home];
+        os_lock_take(&a->lock);
+    }
+    arena_settle(a);
+    return a;
+}
+
+static uint32_t class_units(unsigned m) { return size_classes[SMALL_CLASSES + m].bytes >> UNIT_SHIFT; }
+
+/* One attempt, under the lock. */
+static void* arena_try(struct arena* a, unsigned m, uint32_t align_units, bool* busy) {
+    uint32_t units = class_units(m);
+    uint32_t start;
+    struct chunk* k;
+    *busy = false;
+    while ((k = run_find(a, units + align_units - 1, &start)) == NULL)
+        if (!chunk_add(a)) return NULL;
+    uint32_t unit = (uint32_t)align_up(start, align_units);
+    if (!pages_take(k, unit, units)) {
+        *busy = true;
+        return NULL;
+    }
+    run_take(k, start, unit, units, m);
+    k->used++;
+    a->empty &= ~(1ull << k->index);
+    store_relaxed(&a->used[m], a->used[m] + 1);
+    return (void*)(k->address + ((uintptr_t)unit << UNIT_SHIFT));
+}
+
+WEIR_FN void* arena_alloc(uint32_t* home, unsigned m, size_t align) {
+    enum { tries = 4 };
+    uint32_t align_units = align > UNIT_BYTES ? (uint32_t)(align >> UNIT_SHIFT) : 1;
+    void* p = NULL;
+    for (unsigned i = 0; i < tries; i++) {
+        bool busy;
+        struct arena* a = arena_enter(home);
+        p = arena_try(a, m, align_units, &busy);
+        os_lock_give(&a->lock);
+        if (!busy || !release_wait()) break;
+    }
+    return p;
+}
+
+WEIR_FN bool arena_free(struct slice* s, void* p) {
+    struct chunk* k = s->free;
+    struct arena* a = k->arena;
+    uint32_t unit = (uint32_t)(((uintptr_t)p - k->address) >> UNIT_SHIFT);
+    uint32_t from;
+    uint32_t to;
+    struct slice* gone = NULL;
+    bool published = false;
+    arena_lock(a);
+    unsigned m = class_at(k, unit);
+    uint32_t units = class_units(m);
+    run_give(k, unit, units, &from, &to);
+    pages_give(k, unit, units, from, to);
+    store_relaxed(&a->used[m], a->used[m] - 1);
+    if (a->idle_count > (uint32_t)IDLE_BYTES_MAX >> page_shift) {
+        pages_publish(k);
+        published = true;
+    }
+    if (--k->used == 0) {
+        if (a->empty != 0)
+            gone = chunk_remove(k);
+        else
+            a->empty |= 1ull << k->index;
+    }
+    os_lock_give(&a->lock);
+    if (gone != NULL) chunk_drop(gone);
+    return published || gone != NULL;
+}
+
+WEIR_FN bool arena_is_free(const struct slice* s, const void* p) {
+    const struct chunk* k = s->free;
+    os_lock_take(&k->arena->lock);
+    uint32_t unit = (uint32_t)(((uintptr_t)p - k->address) >> UNIT_SHIFT);
+    while (unit != 0 && !bit_is(k->starts, unit)) unit--;
+    bool is_free = bit_is(k->free, unit);
+    os_lock_give(&k->arena->lock);
+    return is_free;
+}
+
+WEIR_FN struct slice* arena_chunk(const void* p) {
+    struct slice* s = slice_find(p);
+    return load_relaxed(&s->kind) == SLICE_SLAB_REST ? s - s->back : s;
+}
+
+WEIR_FN void arena_trim_all(void) {
+    for (uint32_t i = 0; i < arena_count; i++) {
+        struct arena* a = &arenas[i];
+        if (a->made == 0) continue;
+        struct slice* gone[ARENA_CHUNKS];
+        unsigned count = 0;
+        arena_lock(a);
+        for (uint64_t left = a->made; left != 0; left &= left - 1) {
+            struct chunk* k = a->chunks[bit_low(left)];
+            if (k->used == 0)
+                gone[count++] = chunk_remove(k);
+            else
+                pages_publish(k);
+        }
+        os_lock_give(&a->lock);
+        while (count != 0) chunk_drop(gone[--count]);
+    }
+}
+
+WEIR_FN uint64_t arena_used(unsigned m) {
+    uint64_t used = 0;
+    for (unsigned i = 0; i < ARENA_COUNT_MAX; i++) used += load_relaxed(&arenas[i].used[m]);
+    return used;
+}
+
+WEIR_FN uint64_t arena_idle_bytes(void) {
+    uint64_t idle = 0;
+    for (unsigned i = 0; i < ARENA_COUNT_MAX; i++) idle += load_relaxed(&arenas[i].idle_count);
+    return idle << page_shift;
+}
+
+WEIR_FN bool arena_is_mine(void) {
+    for (unsigned i = 0; i < ARENA_COUNT_MAX; i++)
+        if (os_lock_is_mine(&arenas[i].lock)) return true;
+    return false;
+}
+
+WEIR_FN void arena_fork_child(void) {
+    for (unsigned i = 0; i < ARENA_COUNT_MAX; i++) {
+        struct arena* a = &arenas[i];
+        if (os_lock_is_mine(&a->lock)) {
+            a->torn = true;
+            os_lock_fork_child(&a->lock, false);
+        } else if (load_relaxed(&a->lock.owner) != NULL) {
+            a->lock = (struct os_lock){.rank = LOCK_ARENA};
+            arena_rebuild(a);
+        }
+    }
+}
+
+/* ---- Checks. */
+
+static bool chunk_check(const struct chunk* k) {
+    uint32_t used = 0;
+    uint32_t unit = 0;
+    bool before_free = false;
+    while (unit < CHUNK_UNITS) {
+        if (!bit_is(k->starts, unit)) return false;
+        bool is_free = bit_is(k->free, unit);
+        uint32_t group = unit / GROUP_UNITS;
+        uint32_t units = is_free ? k->length[group] : class_units(class_at(k, unit));
+        if (units == 0 || unit + units > CHUNK_UNITS || (is_free && before_free)) return false;
+        for (uint32_t i = unit + 1; i < unit + units; i++)
+            if (bit_is(k->starts, i) || (bit_is(k->free, i) && (!is_free || i != unit + units - 1)))
+                return false;
+        if (is_free && k->start_of_last[(unit + units - 1) / GROUP_UNITS] != unit) return false;
+        for (uint32_t page = unit >> units_shift(); !is_free && page <= (unit + units - 1) >> units_shift();
+             page++) {
+            uint32_t i = slice_of_page(page);
+            uint32_t mask = pages_in(i, page, page + 1);
+            if ((hole_of(load_relaxed(&slice_pages(k->slice + i)->state)) & mask) != 0) return false;
+            if ((k->idle[i] & mask) != 0) return false;
+        }
+        used += !is_free;
+        before_free = is_free;
+        unit += units;
+    }
+    return used == k->used;
+}
+
+WEIR_FN bool arena_check(void) {
+    bool good = true;
+    for (unsigned i = 0; i < ARENA_COUNT_MAX; i++) {
+        struct arena* a = &arenas[i];
+        arena_lock(a);
+        uint32_t idle = 0;
+        for (uint64_t left = a->made; left != 0; left &= left - 1) {
+            const struct chunk* k = a->chunks[bit_low(left)];
+            idle += k->idle_count;
+            good &= chunk_check(k) && (k->used == 0) == bit_is(&a->empty, k->index);
+        }
+        good &= idle == a->idle_count;
+        os_lock_give(&a->lock);
+    }
+    return good;
+}

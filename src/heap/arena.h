@@ -1,0 +1,96 @@
+/* arena.h: chunks in which blocks of all medium classes lie side by side.
+ *
+ * A class of which a thread has a few blocks only would keep the pages of a slab for them alone. Its blocks
+ * come from here instead: runs of units in chunks of 1 MiB that all classes and threads share, coalesced
+ * when they are freed. Everything that says where runs lie is beside the chunk, never in it. It deliberately
+ * knows nothing of heaps: which class comes from here is medium.c's business.
+ *
+ *   chunk   [ block ][ free run      ][ block    ][ block ][ free run ......... ]
+ *   starts   1        1                1           1        1
+ *   free     0        1             1  0           0        1                 1   (first and last unit)
+ *
+ * Invariants: no two free runs are neighbours. What a chunk holds follows from `starts`, and `free` at the
+ * starts: they are right at every instruction, so that a fork's child can build all else anew from them.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#ifndef WEIR_HEAP_ARENA_H
+#define WEIR_HEAP_ARENA_H
+
+#include "base/atomic.h"
+#include "base/compiler.h"
+#include "heap/class.h"
+#include "page/slice.h"
+
+/* Every medium class is a multiple of a unit, and every medium block longer than a group of eight. */
+enum { UNIT_SHIFT = 7, UNIT_BYTES = 1 << UNIT_SHIFT, GROUP_UNITS = 8 };
+enum { CHUNK_SLICES = 16, CHUNK_UNITS = CHUNK_SLICES * SLICE_BYTES / UNIT_BYTES };
+enum { MEDIUM_CLASSES = CLASS_COUNT - SMALL_CLASSES, ARENA_COUNT_MAX = 16, ARENA_CHUNKS = 64 };
+static_assert(SMALL_MAX >= GROUP_UNITS * UNIT_BYTES, "a group is where one block starts, or ends, at most");
+
+enum { CHUNK_WORDS = CHUNK_UNITS / 64, CHUNK_GROUPS = CHUNK_UNITS / GROUP_UNITS };
+enum { BINS_EXACT = 16, RUN_BINS = BINS_EXACT + 9 * 8 + 1 };
+/* What is known of the block that starts in a group: its medium class + 1, which unit of the group it starts
+ * at, and whether a thread keeps it for its next allocation. 0: none starts there. */
+enum { BLOCK_CLASS = 0x3f, BLOCK_KEPT = 0x40, BLOCK_UNIT_SHIFT = 8 };
+static_assert((int)MEDIUM_CLASSES < (int)BLOCK_CLASS, "a class has a number in it");
+
+/* Sync: the arena's lock; `blocks` is written as relaxed atomics and read, and its KEPT bit written, without
+ * it by whoever has the block. */
+struct chunk {
+    struct slice* slice; /* record of the first slice */
+    uintptr_t address;
+    struct arena* arena;
+    uint32_t index;                       /* in its arena */
+    uint32_t used;                        /* blocks */
+    uint32_t idle_count;                  /* bits in `idle` */
+    uint16_t idle[CHUNK_SLICES];          /* per slice: pages that no block touches and that are no holes */
+    uint16_t heads[RUN_BINS];             /* first unit + 1 of the first run of each list; 0: none */
+    uint16_t blocks[CHUNK_GROUPS];        /* BLOCK_ bits */
+    uint64_t starts[CHUNK_WORDS];         /* units where a block or a free run starts */
+    uint64_t free[CHUNK_WORDS];           /* first and last units of free runs */
+    uint16_t next[CHUNK_GROUPS];          /* of the free run that starts in the group, first unit + 1 */
+    uint16_t prev[CHUNK_GROUPS];          /* likewise */
+    uint16_t length[CHUNK_GROUPS];        /* likewise, in units */
+    uint16_t start_of_last[CHUNK_GROUPS]; /* first unit of the free run that ends in the group */
+};
+
+/* Once, before the first block. As many arenas as the process has processors, to a bound: a thread that finds
+ * one in use goes to the next. */
+WEIR_FN void arena_start(void);
+/* A block of medium class m (class SMALL_CLASSES + m) whose address is a multiple of `align`, a power of two
+ * of at most SLAB_MAX. `home`: the arena to try first; another one from now on if that is in use just now.
+ * NULL: no memory, no room, or the pages are being purged. */
+WEIR_FN void* arena_alloc(uint32_t* home, unsigned m, size_t align);
+/* Free a block, kept or not, in the chunk of first record s. True: pages became holes. */
+WEIR_FN bool arena_free(struct slice* s, void* p);
+/* What is known of the block that starts at p, in the chunk of first record s; NULL: none does. Takes no
+ * lock. */
+WEIR_INLINE uint16_t* arena_block(const struct slice* s, const void* p) {
+    struct chunk* k = s->free;
+    uint32_t unit = (uint32_t)(((uintptr_t)p - k->address) >> UNIT_SHIFT);
+    uint16_t* block = &k->blocks[unit / GROUP_UNITS];
+    uint32_t known = load_relaxed(block);
+    bool starts = known != 0 && known >> BLOCK_UNIT_SHIFT == unit % GROUP_UNITS;
+    return weir_likely(starts && ((uintptr_t)p & (UNIT_BYTES - 1)) == 0) ? block : NULL;
+}
+WEIR_INLINE unsigned block_class(uint32_t known) { return (known & BLOCK_CLASS) - 1; }
+/* Whether p lies in a free run: for reports. */
+WEIR_FN bool arena_is_free(const struct slice* s, const void* p);
+/* The record of the chunk's first slice that a block lies in. */
+WEIR_FN struct slice* arena_chunk(const void* p);
+/* Make holes of all free pages, and give empty chunks back. */
+WEIR_FN void arena_trim_all(void);
+
+/* Statistics: blocks of medium class m, kept ones included; bytes of free pages that are no holes yet. */
+WEIR_FN uint64_t arena_used(unsigned m);
+WEIR_FN uint64_t arena_idle_bytes(void);
+
+/* Whether the calling thread holds an arena's lock: it was interrupted, and a signal handler asks. */
+WEIR_FN bool arena_is_mine(void);
+/* In the child of fork, the only thread. */
+WEIR_FN void arena_fork_child(void);
+/* Walk all chunks and check every invariant; true when all hold. */
+WEIR_FN bool arena_check(void);
+
+#endif
