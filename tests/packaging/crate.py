@@ -78,10 +78,14 @@ def stranger(bench, work, inside, offline):
                     taken)
 
 
+# Calls that the library passes on: a limit that is lowered, and what only a process of one thread may do.
+WATCHED = {"setrlimit", "setrlimit64", "prlimit", "prlimit64", "unshare", "setns", "prctl"}
+
+
 def names(bench):
-    """c/names.h renames all that the library takes over, but the limits."""
+    """c/names.h renames all that the library takes over, but what it has to see of the process."""
     exports = [line.split() for line in (ROOT / "check/abi.exports").read_text().splitlines()]
-    taken = {row[0] for row in exports if len(row) == 2 and row[1] == "-" and "rlimit" not in row[0]}
+    taken = {row[0] for row in exports if len(row) == 2 and row[1] == "-"} - WATCHED
     renamed = re.findall(r"^#define (\w+) (\w+)$", (CRATE / "c/names.h").read_text(), re.M)
     bench.check("names.h renames what abi.exports lists", {old for old, _ in renamed} == taken,
                 taken ^ {old for old, _ in renamed})
