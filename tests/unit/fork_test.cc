@@ -189,7 +189,7 @@ TEST_UNSANITIZED(Fork, AtAnyMomentOfOtherThreads) {
 }
 
 // A signal handler that forks may find its own thread with any lock held, others waiting for it.
-// nor emulated: a child that the emulator forks among threads may end by its own assertions
+// Absent: sanitizers do not bear it, and an emulator that forks among threads may end by its own assertions
 TEST_NATIVE(Fork, FromASignalHandlerInTheMiddleOfAllocation) {
     static volatile sig_atomic_t forks, bad;
     EXPECT_FINE(in_child([] {
