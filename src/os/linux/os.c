@@ -183,10 +183,30 @@ WEIR_FN bool os_collapse(void* p, size_t bytes) {
     return os_call3(OS_OTHER, SYS_madvise, (long)p, (long)bytes, MADV_COLLAPSE) == 0;
 }
 
-WEIR_FN bool os_move(void* from, void* to, size_t bytes) {
-    if (os_fault(OS_REMAP)) return false;
+static bool move(void* from, void* to, size_t bytes) {
     return os_call6(OS_REMAP, SYS_mremap, (long)from, (long)bytes, (long)bytes,
                     MREMAP_MAYMOVE | MREMAP_FIXED | MREMAP_DONTUNMAP, (long)to, 0) == (long)to;
+}
+
+/* Some emulators (qemu 7.2) move pages, and from then on say that they purged there when they did not. */
+enum move { MOVE_UNKNOWN = 0, MOVE_SOUND = 1, MOVE_UNSOUND = 2 };
+static uint32_t move_try(void) {
+    size_t page = os_page_bytes();
+    char* two = os_map(NULL, 2 * page, PROT_READ | PROT_WRITE, 0);
+    if (two == NULL) return MOVE_UNKNOWN;
+    volatile char* to = two + page;
+    *two = 1;
+    bool sound = move(two, two + page, page) && *to == 1 &&
+                 os_call3(OS_PURGE, SYS_madvise, (long)to, (long)page, MADV_DONTNEED) == 0 && *to == 0;
+    os_unmap(two, 2 * page);
+    return sound ? MOVE_SOUND : MOVE_UNSOUND;
+}
+
+WEIR_FN bool os_move(void* from, void* to, size_t bytes) {
+    static uint32_t known; /* enum move; Sync: relaxed */
+    if (os_fault(OS_REMAP)) return false;
+    if (load_relaxed(&known) == MOVE_UNKNOWN) store_relaxed(&known, move_try());
+    return load_relaxed(&known) == MOVE_SOUND && move(from, to, bytes);
 }
 
 WEIR_FN bool os_charge_probe(size_t bytes) {
