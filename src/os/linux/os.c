@@ -188,16 +188,20 @@ static bool move(void* from, void* to, size_t bytes) {
                     MREMAP_MAYMOVE | MREMAP_FIXED | MREMAP_DONTUNMAP, (long)to, 0) == (long)to;
 }
 
-/* Some emulators (qemu 7.2) move pages, and from then on say that they purged there when they did not. */
+/* Some emulators (qemu 7.2) move pages, and from then on say of the old place that they purged it when they
+ * did not. */
 enum move { MOVE_UNKNOWN = 0, MOVE_SOUND = 1, MOVE_UNSOUND = 2 };
 static uint32_t move_try(void) {
     size_t page = os_page_bytes();
     char* two = os_map(NULL, 2 * page, PROT_READ | PROT_WRITE, 0);
     if (two == NULL) return MOVE_UNKNOWN;
-    volatile char* to = two + page;
-    *two = 1;
-    bool sound = move(two, two + page, page) && *to == 1 &&
-                 os_call3(OS_PURGE, SYS_madvise, (long)to, (long)page, MADV_DONTNEED) == 0 && *to == 0;
+    volatile char* from = two;
+    *from = 1;
+    bool sound = move(two, two + page, page) && from[page] == 1 && *from == 0;
+    if (sound) {
+        *from = 1;
+        sound = os_call3(OS_PURGE, SYS_madvise, (long)two, (long)page, MADV_DONTNEED) == 0 && *from == 0;
+    }
     os_unmap(two, 2 * page);
     return sound ? MOVE_SOUND : MOVE_UNSOUND;
 }
