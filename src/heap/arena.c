@@ -251,8 +251,7 @@ static bool chunk_add(struct arena* a) {
     struct chunk* k = a->chunks[index];
     if (k == NULL) k = a->chunks[index] = span_meta_alloc(sizeof *k);
     if (k == NULL) return false;
-    bool zeroed;
-    struct slice* s = span_alloc(CHUNK_SLICES, 1, &zeroed);
+    struct slice* s = span_alloc_slab(CHUNK_SLICES);
     if (s == NULL) return false;
     k->slice = s;
     k->address = slice_address(s);
@@ -267,15 +266,13 @@ static bool chunk_add(struct arena* a) {
     for (uint32_t i = 0; i < CHUNK_SLICES; i++) {
         if (s[i].region != s->region)
             s[i].region = s->region; /* others may be looking, from an earlier life */
-        hole_start(s + i, hole_all(), zeroed);
         if (i == 0) continue;
         s[i].back = i;
         store_relaxed(&s[i].owner, NULL);
         store_release(&s[i].kind, (uint8_t)SLICE_SLAB_REST); /* publishes its pages to the release pass */
     }
     store_release(&s->kind, (uint8_t)SLICE_CHUNK); /* publishes the record to the census and the pass */
-    if (!zeroed)
-        for (uint32_t i = 0; i < CHUNK_SLICES; i++) hole_publish(s + i);
+    for (uint32_t i = 0; i < CHUNK_SLICES; i++) hole_publish(s + i);
     bit_put(k->free, 0);
     bit_put(k->starts, 0);
     a->empty |= 1ull << index;
@@ -407,7 +404,7 @@ WEIR_FN void* arena_alloc(uint32_t* home, unsigned m, size_t align) {
         struct arena* a = arena_enter(home);
         p = arena_try(a, m, align_units, &busy);
         os_lock_give(&a->lock);
-        if (!busy || !release_wait()) break;
+        if (!busy || !release_wait(NULL)) break;
     }
     return p;
 }

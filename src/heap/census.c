@@ -32,9 +32,8 @@ static uint32_t slab_out(const struct slice* s) {
 static void census_slice(struct slice* s, void* context) {
     struct census* t = context;
     uint8_t kind = load_acquire(&s->kind);
-    if (kind == SLICE_SPARE && hole_dirty(load_relaxed(&slice_pages(s)->state)) != 0)
-        t->hole_bytes += (uint64_t)s->span_slices << SLICE_SHIFT;
-    for (uint32_t i = 0; i < (slice_kind_is_paged(kind) ? s->span_slices : kind == SLICE_LARGE); i++)
+    uint32_t words = slice_kind_is_paged(kind) ? s->span_slices : kind == SLICE_LARGE;
+    for (uint32_t i = 0; i < words; i++)
         t->hole_bytes += (uint64_t)__builtin_popcount(hole_dirty(load_relaxed(&slice_pages(s + i)->state)))
                          << page_shift;
     if (load_acquire(&s->kind) == SLICE_META) t->meta_bytes += (uint64_t)s->span_slices << SLICE_SHIFT;

@@ -29,19 +29,12 @@ static uint32_t large_tail(const struct slice* s) {
 
 /* Take the holes behind the block's end back: its size is about to change. */
 static void large_tail_take(const struct slice* s) {
-    while (hole_of(load_relaxed(&slice_pages(s)->state)) != 0) {
-        if (hole_take(s, hole_all()) != 0) continue;
-        if (!release_wait()) return;
-    }
+    while (!hole_hide(s)) (void)release_wait(s);
 }
 
-/* `clean`: what lies behind the block's end is not resident. First the kind, then the holes: the kind says
- * where they lie. */
-static void* large_publish(struct slice* s, bool clean) {
-    uint32_t tail = large_tail(s);
-    hole_start(s, 0, false);
+static void* large_publish(struct slice* s) {
     store_release(&s->kind, (uint8_t)SLICE_LARGE); /* publishes the record to the release pass */
-    if (tail != 0 && !clean) hole_add(s, tail);
+    hole_show(s, large_tail(s));
     return (void*)slice_address(s);
 }
 
@@ -50,7 +43,7 @@ static struct slice* large_from_spare(size_t slices, bool* zeroed) {
     struct heap* h = heap_self();
     if (slices > SPARE_SLICES_MAX || h == &heap_empty) return NULL;
     heap_enter(h);
-    struct slice* s = spare_take(h, (uint32_t)slices, zeroed);
+    struct slice* s = spare_take_block(h, (uint32_t)slices, zeroed);
     heap_leave(h);
     return s;
 }
@@ -69,7 +62,7 @@ WEIR_FN void* large_alloc(size_t size, size_t align, bool* zeroed) {
     s->bytes = bytes;
     add_relaxed(&span_totals.large, bytes);
     add_relaxed(&heap_totals.large_allocs, 1);
-    void* p = large_publish(s, *zeroed);
+    void* p = large_publish(s);
     large_changed();
     return p;
 }
@@ -102,7 +95,7 @@ static void* large_set_bytes(struct slice* s, size_t old_bytes, size_t bytes) {
     add_relaxed(&span_totals.large, bytes - old_bytes); /* wraps where it shrinks */
     s->bytes = bytes;
     large_purge_between(s, old_bytes);
-    void* p = large_publish(s, false);
+    void* p = large_publish(s);
     large_changed();
     return p;
 }
@@ -119,6 +112,6 @@ WEIR_FN void* large_realloc(struct slice* s, size_t size) {
     struct slice* to = NULL;
     if (content >= MOVE_MIN) to = span_move(s, slices, content); /* frees s, whose record may be gone then */
     if (to != NULL) return large_set_bytes(to, old_bytes, bytes);
-    large_publish(s, false);
+    large_publish(s);
     return NULL;
 }

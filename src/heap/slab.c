@@ -12,9 +12,9 @@
 
 WEIR_FN struct slice* slab_make(struct heap* h, unsigned c) {
     const struct size_class* k = &size_classes[c];
-    bool zeroed;
-    struct slice* s = spare_take(h, k->slices, &zeroed);
-    if (s == NULL) s = span_alloc(k->slices, 1, &zeroed);
+    struct slice* s = spare_take_slab(h, k->slices);
+    bool spare = s != NULL;
+    if (s == NULL) s = span_alloc_slab(k->slices);
     if (s == NULL) return NULL;
     s->free = NULL;
     /* Atomic: a thread that gave a block of the memory's earlier life may still be looking. */
@@ -30,7 +30,6 @@ WEIR_FN struct slice* slab_make(struct heap* h, unsigned c) {
         pages[i].cross = pages[i].listed = 0;
         if (s[i].region != s->region)
             s[i].region = s->region; /* others may be looking, from an earlier life */
-        hole_start(s + i, hole_all(), zeroed);
         if (i == 0) continue;
         s[i].back = i;
         store_relaxed(&s[i].owner, NULL);
@@ -39,7 +38,7 @@ WEIR_FN struct slice* slab_make(struct heap* h, unsigned c) {
     pages->sorted = pages->charged = 0;
     store_release(&s->kind, (uint8_t)SLICE_SLAB); /* publishes the record to the census and the pass */
     store_release(&s->owner, h->owner_word);      /* publishes the record to available_steal */
-    if (!zeroed)
+    if (!spare)                                   /* whose pages were holes already */
         for (uint32_t i = 0; i < k->slices; i++) hole_publish(s + i);
     return s;
 }

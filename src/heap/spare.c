@@ -19,25 +19,24 @@ static void spare_leave(struct heap* h, struct slice* s) {
     spare_drop(s);
 }
 
-/* From now on one bit, in the first record, speaks of all of the span's pages. False: some are being purged
- * just now. First the kind, then the hole: the kind says where it lies. */
-static bool spare_close(struct slice* s) {
-    uint32_t records = load_relaxed(&s->kind) == SLICE_LARGE ? 1 : s->span_slices;
-    uint32_t purged = 0;
-    for (uint32_t i = 0; i < records; i++) {
-        uint64_t* word = &slice_pages(s + i)->state;
-        uint64_t state = load_relaxed(word); /* relaxed: the compare below decides */
-        do {
-            if (hole_busy(state) != 0) return false;
-        } while (!cas_acq_rel(word, &state, (uint64_t)0));
-        purged += (uint32_t)__builtin_popcountll(hole_clean(state) & state >> PAGES_OLD_SHIFT);
-        if (i != 0) store_relaxed(&s[i].kind, (uint8_t)SLICE_NONE);
+/* All of the span's pages are holes from now on. First the kinds, then the holes: a kind says where they lie.
+ */
+static void spare_close(struct slice* s) {
+    bool block = load_relaxed(&s->kind) == SLICE_LARGE;
+    if (block) hole_from_block(s);
+    for (uint32_t i = 1; block && i < s->span_slices; i++) {
+        if (s[i].region != s->region) s[i].region = s->region; /* as in slab_make */
+        s[i].back = i;
+        store_release(&s[i].kind, (uint8_t)SLICE_SLAB_REST); /* publishes its pages to the release pass */
     }
-    if (purged != 0)
-        release_refaulted((size_t)purged << page_shift); /* as where a slab goes back: see span.c */
-    store_release(&s->kind, (uint8_t)SLICE_SPARE);       /* publishes the record to the release pass */
-    hole_add(s, 1);
-    return true;
+    store_release(&s->kind, (uint8_t)SLICE_SPARE); /* publishes the record to the pass */
+    for (uint32_t i = 0; i < s->span_slices; i++) {
+        uint32_t mask = hole_all() & ~hole_of(load_relaxed(&slice_pages(s + i)->state));
+        if (block)
+            hole_show(s + i, mask);
+        else if (mask != 0)
+            hole_add(s + i, mask);
+    }
 }
 
 WEIR_FN void spare_put(struct heap* h, struct slice* s) {
@@ -50,10 +49,7 @@ WEIR_FN void spare_put(struct heap* h, struct slice* s) {
             span_free(s);
         return;
     }
-    if (!spare_close(s)) {
-        spare_drop(s);
-        return;
-    }
+    spare_close(s);
     s->flags = 0;
     struct slice** slot = &h->spares[h->spare_turn++ % SPARE_SLOTS];
     struct slice* old = *slot;
@@ -68,18 +64,42 @@ WEIR_FN void spare_put(struct heap* h, struct slice* s) {
     }
 }
 
-WEIR_FN struct slice* spare_take(struct heap* h, uint32_t slices, bool* zeroed) {
-    /* The last one put first: it is the likeliest to be resident. */
+/* The kept spans, the last one put first: it is the likeliest to be resident. */
+static struct slice** spare_slot(struct heap* h, unsigned i) {
+    return &h->spares[(h->spare_turn - 1 - i) % SPARE_SLOTS];
+}
+
+WEIR_FN struct slice* spare_take_slab(struct heap* h, uint32_t slices) {
     for (unsigned i = 0; i < SPARE_SLOTS; i++) {
-        struct slice** slot = &h->spares[(h->spare_turn - 1 - i) % SPARE_SLOTS];
+        struct slice** slot = spare_slot(h, i);
         struct slice* s = *slot;
         if (s == NULL || s->span_slices != slices) continue;
-        *zeroed = hole_clean(load_relaxed(&slice_pages(s)->state)) != 0;
-        if (hole_take(s, 1) == 0) continue; /* it is being purged */
         *slot = NULL;
         h->spare_slices -= slices;
-        if (*zeroed) release_refaulted(((size_t)slices << SLICE_SHIFT) - ((size_t)1 << page_shift));
+        return s;
+    }
+    return NULL;
+}
+
+/* No page of the span is a hole any more. False: some are being purged, and all are as they were. */
+static bool spare_open(const struct slice* s) {
+    uint32_t n = 0;
+    while (n < s->span_slices && hole_hide(s + n)) n++;
+    if (n == s->span_slices) return true;
+    while (n-- != 0) hole_show(s + n, hole_all());
+    return false;
+}
+
+WEIR_FN struct slice* spare_take_block(struct heap* h, uint32_t slices, bool* zeroed) {
+    for (unsigned i = 0; i < SPARE_SLOTS; i++) {
+        struct slice** slot = spare_slot(h, i);
+        struct slice* s = *slot;
+        if (s == NULL || s->span_slices != slices || !spare_open(s)) continue;
+        *slot = NULL;
+        h->spare_slices -= slices;
+        for (uint32_t k = 1; k < slices; k++) store_relaxed(&s[k].kind, (uint8_t)SLICE_NONE);
         store_relaxed(&s->kind, (uint8_t)SLICE_META);
+        *zeroed = hole_to_block(s, slices);
         return s;
     }
     return NULL;

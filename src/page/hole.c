@@ -32,9 +32,52 @@ WEIR_FN void hole_came(const struct slice* s, uint32_t mask) {
     hole_mark(s);
 }
 
-WEIR_FN void hole_start(const struct slice* s, uint32_t mask, bool clean) {
-    /* Release: a pass that claims these finds the kind that came before. */
-    store_release(&slice_pages(s)->state, mask | (clean ? (uint64_t)mask << PAGES_CLEAN_SHIFT : 0));
+WEIR_FN bool hole_hide(const struct slice* s) {
+    uint64_t* word = &slice_pages(s)->state;
+    uint64_t state = load_relaxed(word); /* relaxed: the compare below decides */
+    do {
+        if (hole_busy(state) != 0) return false;
+    } while (!cas_acq_rel(word, &state, hole_known(state))); /* acquire: the purge is over */
+    return true;
+}
+
+static void count_refaulted(size_t pages) {
+    if (pages != 0) release_refaulted(pages << page_shift);
+}
+
+WEIR_FN void hole_show(const struct slice* s, uint32_t mask) {
+    uint64_t* word = &slice_pages(s)->state;
+    uint64_t state = load_relaxed(word); /* relaxed: the compare below decides */
+    uint64_t clean;
+    do {
+        clean = mask & hole_clean(state);
+        /* Release: a pass that sees holes finds the kind that came before. */
+    } while (!cas_acq_rel(word, &state, hole_known(state | clean) | clean));
+    count_refaulted((size_t)__builtin_popcountll(state >> PAGES_OLD_SHIFT & ~(uint64_t)mask));
+    if (clean != mask) hole_add(s, mask & ~(uint32_t)clean);
+}
+
+WEIR_FN bool hole_to_block(const struct slice* s, size_t slices) {
+    struct slice_pages* p = slice_pages(s);
+    size_t purged = 0;
+    bool zeroed = true;
+    uint64_t last = 0;
+    for (size_t i = 0; i < slices; i++) {
+        purged += (size_t)__builtin_popcountll(last >> PAGES_OLD_SHIFT);
+        last = load_relaxed(&p[i].state);
+        zeroed &= hole_clean(last) == hole_all();
+        if (last != 0) store_relaxed(&p[i].state, (uint64_t)0);
+    }
+    store_relaxed(&p->state, last);
+    count_refaulted(purged);
+    return zeroed;
+}
+
+WEIR_FN void hole_from_block(const struct slice* s) {
+    struct slice_pages* p = slice_pages(s);
+    uint64_t state = load_relaxed(&p->state);
+    store_relaxed(&p->state, (uint64_t)0);
+    store_relaxed(&p[s->span_slices - 1].state, state);
 }
 
 WEIR_FN void hole_publish(const struct slice* s) {
@@ -62,8 +105,7 @@ WEIR_FN uint32_t hole_take(const struct slice* s, uint32_t mask) {
         wanted = state & ~(got | got << PAGES_CLEAN_SHIFT | got << PAGES_OLD_SHIFT);
     } while (got != 0 && !cas_acq_rel(&p->state, &state, wanted)); /* acquire: the purge is over */
     /* A clean hole that is not old was never resident. */
-    uint32_t refaulted = (uint32_t)(got & hole_clean(state) & state >> PAGES_OLD_SHIFT);
-    if (refaulted != 0) release_refaulted((size_t)__builtin_popcount(refaulted) << page_shift);
+    count_refaulted((size_t)__builtin_popcountll(got & hole_clean(state) & state >> PAGES_OLD_SHIFT));
     return (uint32_t)got;
 }
 

@@ -29,9 +29,24 @@ WEIR_INLINE uint32_t hole_dirty(uint64_t state) {
 /* Bytes of dirty holes, roughly: exact after each pass, then what came. Sync: relaxed atomic. */
 WEIR_VAR_DECL uint64_t hole_pending;
 
-/* The pages of `mask` are holes, the others none. Before the span gets a kind that a pass looks at; after
- * that, hole_publish. */
-WEIR_FN void hole_start(const struct slice* s, uint32_t mask, bool clean);
+/* What of a state outlives its holes: which are clean, and which of these were purged. */
+WEIR_INLINE uint64_t hole_known(uint64_t state) {
+    uint64_t clean = hole_clean(state) & hole_of(state);
+    return clean << PAGES_CLEAN_SHIFT | (clean & state >> PAGES_OLD_SHIFT) << PAGES_OLD_SHIFT;
+}
+
+/* No page of the slice is a hole any more; what is known of them stays. False: one is being purged, and
+ * nothing has changed. */
+WEIR_FN bool hole_hide(const struct slice* s);
+/* The reverse, for the pages of `mask`; nothing is known of the others from now on. The slice has a kind that
+ * a pass looks at: it says where the pages lie. */
+WEIR_FN void hole_show(const struct slice* s, uint32_t mask);
+/* A span of `slices` slices without holes: what is known of each one's pages becomes what is known of a large
+ * block's. True: all of it reads as zero. */
+WEIR_FN bool hole_to_block(const struct slice* s, size_t slices);
+/* What is known of a large block's pages becomes what is known of its last slice's. */
+WEIR_FN void hole_from_block(const struct slice* s);
+/* The slice has got a kind that a pass looks at, and had holes before. */
 WEIR_FN void hole_publish(const struct slice* s);
 /* The pages of `mask`, none of them a hole, become holes; then the pass is told, for all of a slice's new
  * ones at once. */

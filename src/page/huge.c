@@ -144,12 +144,11 @@ static void look_at_span(uint32_t i) {
     huge_look.from = i;
     huge_look.to = i + 1;
     if (huge_look.kind == SLICE_FREE) huge_look.clean = s->state != SPAN_DIRTY;
-    if (kind_is_slab(huge_look.kind))
-        huge_look.kind = SLICE_SLAB;
-    else if (huge_look.kind == SLICE_FREE_END)
+    if (huge_look.kind == SLICE_FREE_END)
         huge_look.kind = SLICE_NONE;
-    else if (huge_look.kind != SLICE_NONE)
+    else if (huge_look.kind != SLICE_NONE && huge_look.kind != SLICE_SLAB_REST)
         huge_look.to = i + s->span_slices;
+    if (kind_is_slab(huge_look.kind)) huge_look.kind = SLICE_SLAB;
 }
 
 /* The page lock was given up: the span that the last slice was of may not be any more. */

@@ -97,19 +97,26 @@ WEIR_FN uint64_t release_dirty_max(void) {
     return most;
 }
 
-WEIR_FN bool release_wait(void) {
-    enum { wait_ns = 1000000 }; /* the batch may have ended between the caller's look and this one */
-    if (os_lock_is_mine(&release_lock)) return false;
-    os_futex_wait_for(&batches, load_acquire(&batches), wait_ns);
-    return true;
+static void batch_forget(const struct slice* s) {
+    for (uint32_t i = 0; i < batch.slices; i++)
+        if (batch.claimed[i].slice == s) batch.claimed[i].mask = 0;
+    (void)__atomic_fetch_and(&slice_pages(s)->state, ~(PAGES_ALL << PAGES_BUSY_SHIFT), __ATOMIC_RELAXED);
 }
 
-/* Where the pages lie that the record's state is about: a large block's behind its end, a spare span's bit
- * stands for all of it. */
+WEIR_FN bool release_wait(const struct slice* s) {
+    enum { wait_ns = 1000000 }; /* the batch may have ended between the caller's look and this one */
+    bool mine = os_lock_is_mine(&release_lock);
+    if (!mine)
+        os_futex_wait_for(&batches, load_acquire(&batches), wait_ns);
+    else if (s != NULL)
+        batch_forget(s);
+    return !mine;
+}
+
+/* Where the pages lie that the record's state is about: a large block's are those of its last slice. */
 static struct os_range pages_range(const struct slice* s, unsigned from, unsigned count) {
     uint8_t kind = load_relaxed(&s->kind);
     uintptr_t address = slice_address(s);
-    if (kind == SLICE_SPARE) return (struct os_range){(void*)address, (size_t)s->span_slices << SLICE_SHIFT};
     if (kind == SLICE_LARGE) address += (uintptr_t)(s->span_slices - 1) << SLICE_SHIFT;
     return (struct os_range){(void*)(address + ((uintptr_t)from << page_shift)), (size_t)count << page_shift};
 }
@@ -153,11 +160,6 @@ static size_t slice_claim(struct slice* s, enum purge what) {
     return (size_t)__builtin_popcountll(stays) << page_shift;
 }
 
-static size_t claimed_bytes(const struct slice* s, uint64_t mask) {
-    if (load_relaxed(&s->kind) == SLICE_SPARE) return (size_t)s->span_slices << SLICE_SHIFT;
-    return (size_t)__builtin_popcountll(mask) << page_shift;
-}
-
 /* Under the page lock: the first `done` ranges were purged, and nothing of the batch is busy any more. */
 static void batch_finish(uint32_t done) {
     for (uint32_t i = 0; i < batch.slices; i++) {
@@ -165,7 +167,7 @@ static void batch_finish(uint32_t done) {
         uint64_t mask = batch.claimed[i].mask;
         /* Release: whoever takes the pages back, or the span, sees them purged. */
         if (batch.claimed[i].last_range < done) {
-            add_relaxed(&span_totals.purged, claimed_bytes(batch.claimed[i].slice, mask));
+            add_relaxed(&span_totals.purged, (uint64_t)__builtin_popcountll(mask) << page_shift);
             (void)__atomic_fetch_or(word, mask << PAGES_CLEAN_SHIFT, __ATOMIC_RELEASE);
         } else {
             hole_mark(batch.claimed[i].slice); /* for another time; nobody is woken for it */

@@ -14,6 +14,7 @@
 #include "base/atomic.h"
 #include "base/compiler.h"
 #include "os/lock.h"
+#include "page/slice.h"
 
 /* Sync: relaxed atomics; figures for people. Bytes. */
 struct release_totals {
@@ -54,8 +55,8 @@ WEIR_FN bool release_all(void);
 /* The most that may be free and resident in spans at any moment, in bytes. */
 WEIR_FN uint64_t release_dirty_max(void);
 /* Wait until what is being purged just now is purged. False: that is a call of this very thread, which a
- * fork's child was made in the middle of. */
-WEIR_FN bool release_wait(void);
+ * fork's child was made in the middle of; it has slice s, if that is not NULL, no more. */
+WEIR_FN bool release_wait(const struct slice* s);
 /* End the helper thread and wait for its end; it is made again when there is need. */
 WEIR_FN void release_helper_stop(void);
 /* In the child of fork: there is no helper, and no pass is under way. */

@@ -26,9 +26,9 @@ enum slice_kind {
 };
 
 /* Whether each slice of such a span says of its own pages which are holes. */
-#define slice_kind_is_paged(kind) ((kind) == SLICE_SLAB || (kind) == SLICE_CHUNK)
+#define slice_kind_is_paged(kind) ((kind) >= SLICE_SLAB && (kind) <= SLICE_CHUNK)
 
-/* What is known of a free span's pages. */
+/* What is known of a free span's pages. DIRTY: some may be resident; its slices' words say which are not. */
 enum span_state { SPAN_DIRTY = 0, SPAN_CLEAN = 1, SPAN_UNCOMMITTED = 2, SPAN_STATES = 3 };
 
 /* MOVED: a large block in a mapping of its own. ORPHAN: on the list of ended threads' slabs. KEPT: the
@@ -52,6 +52,7 @@ struct slice {
     union {
         void* free;   /* slab: blocks freed by the owner; chunk: its own record */
         size_t bytes; /* large: usable bytes */
+        size_t clean; /* free span, dirty: OS pages of it that are clean; else 0 */
     };
     union {
         struct {
@@ -87,9 +88,11 @@ enum { SLICE_PAGES_MAX = 16 };
 
 /* What is known of a slice's OS pages, one bit each, four masks in one word.
  *   hole   no block is on it: its blocks wait to be built, and it may go back to the kernel at any time
- *   clean  a hole that is not resident
- *   old    a dirty hole that was one already when a release pass last looked; a clean one that was purged
- *   busy   a hole that is being purged: its owner may not have it back just now */
+ *   clean  a hole, or a page of a free span, that is not resident
+ *   old    a dirty hole that was one already when a release pass last looked; a clean page that was purged
+ *   busy   a hole that is being purged: its owner may not have it back just now
+ * Whose word is about what: of a slab, a spare and a dirty free span each slice's about its own pages (the
+ * latter's has no holes); of a large block, the first slice's about the last one. All other words are 0. */
 #define PAGES_CLEAN_SHIFT 16
 #define PAGES_OLD_SHIFT 32
 #define PAGES_BUSY_SHIFT 48

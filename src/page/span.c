@@ -1,7 +1,8 @@
 /* span.c: see span.h.
  *
  * Free spans hang in segregated lists (exact up to 31 slices, four lists per power of two above) with a
- * bitmap over them; neighbours in the same state are merged by boundary tags.
+ * bitmap over them; neighbours in the same state are merged by boundary tags. Of a dirty one each slice's
+ * word says which pages are clean, so that merging and cutting cost nothing more than a count.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -32,7 +33,11 @@ static unsigned bucket_of(size_t slices) {
     return BUCKET_EXACT + (log - 5) * 4 + (unsigned)((slices >> (log - 2)) & 3);
 }
 
-static void list_insert(struct slice* s, uint32_t slices, enum span_state state) {
+static uint64_t dirty_bytes(const struct slice* s) {
+    return ((uint64_t)s->span_slices << SLICE_SHIFT) - ((uint64_t)s->clean << page_shift);
+}
+
+static void list_insert(struct slice* s, uint32_t slices, enum span_state state, size_t clean) {
     struct span_lists* l = &span_lists[state];
     unsigned b = bucket_of(slices);
     store_relaxed(&s->kind, (uint8_t)SLICE_FREE);
@@ -40,6 +45,7 @@ static void list_insert(struct slice* s, uint32_t slices, enum span_state state)
     store_relaxed(&s->owner, NULL);
     s->flags = 0;
     s->span_slices = slices;
+    s->clean = clean;
     s->prev = NULL;
     s->next = l->head[b];
     if (s->next != NULL) s->next->prev = s;
@@ -52,8 +58,7 @@ static void list_insert(struct slice* s, uint32_t slices, enum span_state state)
         end->region = s->region;
         end->back = slices - 1;
     }
-    if (state == SPAN_DIRTY)
-        store_relaxed(&span_totals.dirty, span_totals.dirty + ((uint64_t)slices << SLICE_SHIFT));
+    if (state == SPAN_DIRTY) store_relaxed(&span_totals.dirty, span_totals.dirty + dirty_bytes(s));
     if (state == SPAN_UNCOMMITTED) span_totals.uncommitted++;
 }
 
@@ -65,9 +70,7 @@ static void list_remove(struct slice* s) {
         s->prev->next = s->next;
     else if ((l->head[b] = s->next) == NULL)
         l->used[b / 64] &= ~(1ull << (b % 64));
-    if (s->state == SPAN_DIRTY) {
-        store_relaxed(&span_totals.dirty, span_totals.dirty - ((uint64_t)s->span_slices << SLICE_SHIFT));
-    }
+    if (s->state == SPAN_DIRTY) store_relaxed(&span_totals.dirty, span_totals.dirty - dirty_bytes(s));
     if (s->state == SPAN_UNCOMMITTED) span_totals.uncommitted--;
     store_relaxed(&s[s->span_slices - 1].kind, (uint8_t)SLICE_NONE);
     store_relaxed(&s->kind, (uint8_t)SLICE_NONE);
@@ -78,15 +81,34 @@ static void dirty_was_taken(void) {
     if (span_totals.dirty < span_totals.dirty_low) span_totals.dirty_low = span_totals.dirty;
 }
 
-/* Put a free span on its list, merged with neighbours in the same state. Returns the merged span. */
-static struct slice* list_merge(struct slice* s, uint32_t slices, enum span_state state) {
+/* Slice i of the span at s; the records of slices inside a span do not say in which region they are. */
+static uint32_t clean_at(const struct slice* s, size_t i) {
+    return (uint32_t)__builtin_popcount(hole_clean(load_relaxed(&slice_pages(s)[i].state)));
+}
+static size_t clean_in(const struct slice* s, size_t slices) {
+    size_t clean = 0;
+    for (size_t i = 0; i < slices; i++) clean += clean_at(s, i);
+    return clean;
+}
+static void words_clear(const struct slice* s, size_t slices) {
+    for (size_t i = 0; i < slices; i++) store_relaxed(&slice_pages(s)[i].state, (uint64_t)0);
+}
+
+/* Put a free span, `clean` of whose pages are, on its list, merged with neighbours in the same state. */
+static void list_merge(struct slice* s, uint32_t slices, enum span_state state, size_t clean) {
     struct region* r = &regions[s->region];
+    if (state == SPAN_DIRTY && clean == (size_t)slices * slice_page_count()) state = SPAN_CLEAN;
+    if (state != SPAN_DIRTY && clean != 0) {
+        words_clear(s, slices);
+        clean = 0;
+    }
     uint32_t index = slice_index(s);
     if (index > r->first) {
         struct slice* before = s - 1;
         if (load_relaxed(&before->kind) == SLICE_FREE_END) before -= before->back;
         if (load_relaxed(&before->kind) == SLICE_FREE && before->state == state) {
             slices += before->span_slices;
+            clean += before->clean;
             list_remove(before);
             s = before;
             index = slice_index(s);
@@ -96,11 +118,11 @@ static struct slice* list_merge(struct slice* s, uint32_t slices, enum span_stat
         struct slice* after = s + slices;
         if (load_relaxed(&after->kind) == SLICE_FREE && after->state == state) {
             slices += after->span_slices;
+            clean += after->clean;
             list_remove(after);
         }
     }
-    list_insert(s, slices, state);
-    return s;
+    list_insert(s, slices, state, clean);
 }
 
 /* First fit in the smallest lists that can hold it. `slack`: slices that alignment may cost. */
@@ -132,23 +154,52 @@ static void span_give_out(struct slice* s, size_t slices) {
     store_relaxed(&s->kind, (uint8_t)SLICE_META);
 }
 
+/* What is known of the pages of a span that is given out: its slices' words say it; or, where they are 0,
+ * each of them would say `each`. */
+struct known {
+    bool words;
+    uint64_t each;
+};
+
+static uint64_t known_fresh(void) { return (uint64_t)hole_all() << PAGES_CLEAN_SHIFT; }
+static uint64_t known_purged(void) { return known_fresh() | (uint64_t)hole_all() << PAGES_OLD_SHIFT; }
+
+/* Where a large block has it. True: all reads as zero. */
+static bool known_to_block(const struct slice* s, size_t slices, struct known k) {
+    if (k.words) return hole_to_block(s, slices);
+    store_relaxed(&slice_pages(s)->state, k.each);
+    if (k.each == known_purged()) release_refaulted((slices - 1) << SLICE_SHIFT);
+    return k.each != 0;
+}
+
+static void known_to_slab(const struct slice* s, size_t slices, struct known k) {
+    for (size_t i = 0; i < slices; i++) {
+        uint64_t* word = &slice_pages(s)[i].state;
+        store_relaxed(word, (k.words ? load_relaxed(word) : k.each) | hole_all());
+    }
+}
+
 /* Cut [skip, skip + slices) out of the free span s; what is left over stays free. */
-static struct slice* span_cut(struct slice* s, size_t skip, size_t slices) {
+static struct slice* span_cut(struct slice* s, size_t skip, size_t slices, struct known* k) {
     enum span_state state = s->state;
     uint32_t all = s->span_slices;
+    size_t clean = s->clean;
     struct slice* start = s + skip;
     if (state == SPAN_UNCOMMITTED &&
         !os_commit((void*)(slice_address(s) + (skip << SLICE_SHIFT)), slices << SLICE_SHIFT))
         return NULL;
     list_remove(s);
     uint16_t region = s->region;
-    if (skip != 0) list_insert(s, (uint32_t)skip, state);
+    start->region = region;
+    size_t before = clean == 0 ? 0 : clean_in(s, skip);
+    size_t inside = clean == 0 ? 0 : clean_in(start, slices);
+    if (skip != 0) list_merge(s, (uint32_t)skip, state, before);
     if (all > skip + slices) {
         struct slice* rest = start + slices;
         rest->region = region;
-        list_insert(rest, (uint32_t)(all - skip - slices), state);
+        list_merge(rest, (uint32_t)(all - skip - slices), state, clean - before - inside);
     }
-    start->region = region;
+    *k = (struct known){inside != 0, state == SPAN_DIRTY ? 0 : known_purged()};
     span_give_out(start, slices);
     dirty_was_taken();
     return start;
@@ -159,17 +210,14 @@ static size_t align_skip(const struct slice* s, size_t align_slices) {
     return (align_up(a, align_slices << SLICE_SHIFT) - a) >> SLICE_SHIFT;
 }
 
-static struct slice* span_from_lists(size_t slices, size_t align_slices, bool* zeroed) {
+static struct slice* span_from_lists(size_t slices, size_t align_slices, struct known* k) {
     for (unsigned state = 0; state < SPAN_STATES; state++) {
         struct slice* s = list_find(state, slices);
         if (s != NULL && align_slices > 1 && align_skip(s, align_slices) + slices > s->span_slices)
             s = list_find(state, slices + align_slices - 1);
         if (s == NULL) continue;
-        struct slice* cut = span_cut(s, align_skip(s, align_slices), slices);
-        if (cut == NULL) continue;
-        *zeroed = state != SPAN_DIRTY;
-        if (*zeroed) release_refaulted(slices << SLICE_SHIFT);
-        return cut;
+        struct slice* cut = span_cut(s, align_skip(s, align_slices), slices, k);
+        if (cut != NULL) return cut;
     }
     return NULL;
 }
@@ -183,7 +231,7 @@ static struct slice* span_from_frontier(struct region* r, size_t slices, size_t 
     if (!region_extend(r, (uint32_t)(skip + slices))) return NULL;
     if (skip != 0) {
         s->region = row;
-        list_merge(s, (uint32_t)skip, SPAN_CLEAN);
+        list_merge(s, (uint32_t)skip, SPAN_CLEAN, 0);
         s += skip;
     }
     s->region = row;
@@ -199,10 +247,10 @@ static bool span_is_plausible(size_t fresh_slices) {
     return bytes < 256 * MIB || os_charge_probe(bytes);
 }
 
-static struct slice* span_try(size_t slices, size_t align_slices, bool* zeroed) {
-    struct slice* s = span_from_lists(slices, align_slices, zeroed);
+static struct slice* span_try(size_t slices, size_t align_slices, struct known* k) {
+    struct slice* s = span_from_lists(slices, align_slices, k);
     if (s != NULL || !span_is_plausible(slices)) return s;
-    *zeroed = true;
+    *k = (struct known){false, known_fresh()};
     for (uint32_t row = 0; row < region_count && s == NULL; row++)
         s = span_from_frontier(&regions[row], slices, align_slices);
     return s;
@@ -229,14 +277,17 @@ static void span_retire_idle(void) {
 }
 
 /* Purge the last `slices` slices of a dirty free span, with the lock released meanwhile. From the end: what
- * is allocated next is cut off its start. */
-static void span_purge_end(struct slice* s, uint32_t slices) {
+ * is allocated next is cut off its start. Returns the pages that went. */
+static uint64_t span_purge_end(struct slice* s, uint32_t slices) {
     uint32_t all = s->span_slices;
     uint16_t region = s->region;
+    size_t clean = s->clean;
     list_remove(s);
-    if (all > slices) list_insert(s, all - slices, SPAN_DIRTY);
+    struct slice* rest = s;
     s += all - slices;
     s->region = region;
+    size_t inside = clean == 0 ? 0 : clean_in(s, slices);
+    if (all > slices) list_merge(rest, all - slices, SPAN_DIRTY, clean - inside);
     uintptr_t address = slice_address(s);
     size_t bytes = (size_t)slices << SLICE_SHIFT;
     span_give_out(s, slices);
@@ -252,10 +303,23 @@ static void span_purge_end(struct slice* s, uint32_t slices) {
     os_lock_take(&page_lock);
     regions[s->region].live -= slices;
     store_relaxed(&span_totals.live, span_totals.live - bytes);
-    if (state != SPAN_DIRTY) add_relaxed(&span_totals.purged, bytes);
+    uint64_t pages = state == SPAN_DIRTY ? 0 : (uint64_t)slices * slice_page_count() - inside;
+    add_relaxed(&span_totals.purged, pages << page_shift);
     store_relaxed(&s->kind, (uint8_t)SLICE_NONE);
-    list_merge(s, slices, state);
+    list_merge(s, slices, state, inside);
     dirty_was_taken();
+    return pages;
+}
+
+/* How many slices at the end of a dirty span have that many pages that may be resident; all: it has fewer. */
+static uint32_t dirty_end(const struct slice* s, uint64_t pages) {
+    uint32_t each = slice_page_count();
+    uint32_t n = 0;
+    for (; n < s->span_slices && pages != 0; n++) {
+        uint32_t dirty = s->clean == 0 ? each : each - clean_at(s, s->span_slices - 1 - n);
+        pages -= dirty < pages ? dirty : pages;
+    }
+    return n;
 }
 
 static struct slice* span_largest_dirty(void) {
@@ -268,18 +332,17 @@ static struct slice* span_largest_dirty(void) {
 /* Purge the largest spans until `bytes` are purged. A span that the kernel would not take (locked memory)
  * ends the attempt. */
 static bool span_purge_locked(uint64_t bytes) {
-    uint64_t start = span_totals.purged;
-    uint64_t left = bytes / SLICE_BYTES + (bytes % SLICE_BYTES != 0);
+    uint64_t left = (bytes >> page_shift) + ((bytes & ((1u << page_shift) - 1)) != 0);
+    bool some = false;
     while (left != 0) {
         struct slice* s = span_largest_dirty();
-        uint64_t purged = load_relaxed(&span_totals.purged);
         if (s == NULL) break;
-        uint32_t slices = s->span_slices < left ? s->span_slices : (uint32_t)left;
-        span_purge_end(s, slices);
-        if (load_relaxed(&span_totals.purged) == purged) break;
-        left -= slices;
+        uint64_t pages = span_purge_end(s, dirty_end(s, left));
+        if (pages == 0) break;
+        some = true;
+        left -= pages < left ? pages : left;
     }
-    return load_relaxed(&span_totals.purged) != start;
+    return some;
 }
 
 /* Past the bound, half of it goes: one large purge instead of many small ones. */
@@ -288,16 +351,23 @@ static void span_purge_excess(void) {
     if (span_totals.dirty > most) span_purge_locked(span_totals.dirty - most / 2);
 }
 
-static struct slice* span_alloc_locked(size_t slices, size_t align_slices, bool* zeroed) {
-    struct slice* s = span_try(slices, align_slices, zeroed);
+static struct slice* span_alloc_locked(size_t slices, size_t align_slices, struct known* k) {
+    struct slice* s = span_try(slices, align_slices, k);
     if (s != NULL) return s;
-    if (span_purge_locked(span_totals.dirty)) s = span_try(slices, align_slices, zeroed);
+    if (span_purge_locked(span_totals.dirty)) s = span_try(slices, align_slices, k);
     if (s != NULL) return s;
     span_retire_idle();
     if (!span_is_plausible(slices)) return NULL;
     struct region* r = region_add((uint32_t)(slices + align_slices - 1));
     if (r != NULL) s = span_from_frontier(r, slices, align_slices);
-    *zeroed = true;
+    *k = (struct known){false, known_fresh()};
+    return s;
+}
+
+static struct slice* block_alloc_locked(size_t slices, size_t align_slices, bool* zeroed) {
+    struct known k;
+    struct slice* s = span_alloc_locked(slices, align_slices, &k);
+    if (s != NULL) *zeroed = known_to_block(s, slices, k);
     return s;
 }
 
@@ -351,7 +421,16 @@ static void span_lock(void) {
 WEIR_FN struct slice* span_alloc(size_t slices, size_t align_slices, bool* zeroed) {
     if (slices > UINT32_MAX / 4 || align_slices > UINT32_MAX / 4) return NULL;
     span_lock();
-    struct slice* s = span_alloc_locked(slices, align_slices, zeroed);
+    struct slice* s = block_alloc_locked(slices, align_slices, zeroed);
+    os_lock_give(&page_lock);
+    return s;
+}
+
+WEIR_FN struct slice* span_alloc_slab(size_t slices) {
+    struct known k;
+    span_lock();
+    struct slice* s = span_alloc_locked(slices, 1, &k);
+    if (s != NULL) known_to_slab(s, slices, k);
     os_lock_give(&page_lock);
     return s;
 }
@@ -362,36 +441,33 @@ static void span_settle(const struct slice* s) {
     /* All of them at once, under one hold of the lock: after a wait those before may be busy again. */
     for (uint32_t i = 0; i < slices;) {
         /* Acquire: pairs with the end of the purge. */
-        bool busy = hole_busy(load_acquire(&slice_pages(s + i)->state)) != 0;
-        if (busy && !os_lock_is_mine(&release_lock)) {
-            os_lock_give(&page_lock);
-            release_wait();
-            os_lock_take(&page_lock);
-            i = 0;
-        } else {
+        if (hole_busy(load_acquire(&slice_pages(s + i)->state)) == 0) {
             i++;
+            continue;
         }
+        os_lock_give(&page_lock);
+        (void)release_wait(s + i);
+        os_lock_take(&page_lock);
+        i = 0;
     }
 }
 
-/* Whether every page of a span that is given back is clean; its holes are forgotten. */
-static bool span_take_holes(const struct slice* s) {
+/* A span that is given back has no holes any more; its slices' words say which pages are clean. Their number.
+ */
+static size_t span_take_holes(const struct slice* s) {
     uint8_t kind = load_relaxed(&s->kind);
-    if (!slice_kind_is_paged(kind) && kind != SLICE_SPARE && kind != SLICE_LARGE) return false;
-    span_settle(s);
-    uint32_t records = slice_kind_is_paged(kind) ? s->span_slices : 1;
-    bool clean = kind != SLICE_LARGE; /* whose record speaks of its tail alone */
-    uint32_t purged = 0;
-    for (uint32_t i = 0; i < records; i++) {
-        uint64_t* word = &slice_pages(s + i)->state;
-        uint64_t state = load_relaxed(word);
-        clean &= hole_clean(state) == (kind == SLICE_SPARE ? 1 : hole_all());
-        purged += (uint32_t)__builtin_popcountll(hole_clean(state) & state >> PAGES_OLD_SHIFT);
-        store_relaxed(word, (uint64_t)0);
+    if (!slice_kind_is_paged(kind) && kind != SLICE_LARGE) {
+        words_clear(s, 1);
+        return 0;
     }
-    /* They count as dirty from now on, and as needed again: such spans are what is given out first. */
-    if (slice_kind_is_paged(kind) && !clean && purged != 0) release_refaulted((size_t)purged << page_shift);
-    return clean;
+    span_settle(s);
+    for (uint32_t i = 0; i < (kind == SLICE_LARGE ? 1 : s->span_slices); i++) {
+        uint64_t* word = &slice_pages(s)[i].state;
+        store_relaxed(word, hole_known(load_relaxed(word)));
+    }
+    if (kind != SLICE_LARGE) return clean_in(s, s->span_slices);
+    hole_from_block(s);
+    return clean_at(s, s->span_slices - 1);
 }
 
 WEIR_FN void span_free(struct slice* s) {
@@ -399,7 +475,8 @@ WEIR_FN void span_free(struct slice* s) {
     struct region* r = &regions[s->region];
     uint32_t slices = s->span_slices;
     weir_assert(slices != 0 && r->live >= slices);
-    enum span_state state = span_take_holes(s) ? SPAN_CLEAN : SPAN_DIRTY;
+    enum span_state state = SPAN_DIRTY;
+    size_t clean = span_take_holes(s);
     if ((s->flags & SLICE_MOVED) != 0) span_totals.moved--;
     if ((s->flags & SLICE_MOVED) != 0 &&
         os_cover((void*)slice_address(s), (size_t)slices << SLICE_SHIFT, true)) {
@@ -409,7 +486,7 @@ WEIR_FN void span_free(struct slice* s) {
     r->live -= slices;
     store_relaxed(&span_totals.live, span_totals.live - ((uint64_t)slices << SLICE_SHIFT));
     store_relaxed(&s->kind, (uint8_t)SLICE_NONE);
-    list_merge(s, slices, state);
+    list_merge(s, slices, state, clean);
     /* Acquire: pairs with the release by which a visitor leaves. One that comes gave no block yet, so that
      * the region is not free of live spans. */
     if (r != &regions[0] && r->live == 0 && load_acquire(&r->visitors) == 0)
@@ -423,10 +500,11 @@ static void span_shrink(struct slice* s, uint32_t slices) {
     uint32_t left = s->span_slices - slices;
     struct slice* rest = s + slices;
     rest->region = s->region;
+    hole_from_block(s);
     s->span_slices = slices;
     regions[s->region].live -= left;
     store_relaxed(&span_totals.live, span_totals.live - ((uint64_t)left << SLICE_SHIFT));
-    list_merge(rest, left, SPAN_DIRTY);
+    list_merge(rest, left, SPAN_DIRTY, clean_at(rest, left - 1));
     span_purge_excess();
 }
 
@@ -434,20 +512,26 @@ static bool span_grow(struct slice* s, uint32_t slices) {
     struct region* r = &regions[s->region];
     uint32_t more = slices - s->span_slices;
     uint32_t end = slice_index(s) + s->span_slices;
+    struct known k = {false, known_fresh()};
+    struct slice* piece = s + s->span_slices;
     if (end == r->frontier) {
         if (!span_is_plausible(more) || !region_extend(r, more)) return false;
+        piece->region = s->region;
     } else {
-        struct slice* after = s + s->span_slices;
-        if (load_relaxed(&after->kind) != SLICE_FREE || after->span_slices < more ||
-            span_cut(after, 0, more) == NULL)
+        if (load_relaxed(&piece->kind) != SLICE_FREE || piece->span_slices < more ||
+            span_cut(piece, 0, more, &k) == NULL)
             return false;
-        store_relaxed(&after->kind, (uint8_t)SLICE_NONE);
+        store_relaxed(&piece->kind, (uint8_t)SLICE_NONE);
         r->live -= more;
         store_relaxed(&span_totals.live, span_totals.live - ((uint64_t)more << SLICE_SHIFT));
     }
     r->live += more;
     store_relaxed(&span_totals.live, span_totals.live + ((uint64_t)more << SLICE_SHIFT));
     s->span_slices = slices;
+    (void)known_to_block(piece, more, k);
+    uint64_t last = load_relaxed(&slice_pages(piece)->state);
+    words_clear(piece, 1);
+    store_relaxed(&slice_pages(s)->state, last);
     return true;
 }
 
@@ -476,7 +560,7 @@ WEIR_FN struct slice* span_move(struct slice* s, size_t slices, size_t bytes) {
     bool zeroed;
     span_lock();
     struct slice* to = NULL;
-    if (span_totals.moved < core_options.map_count_max) to = span_alloc_locked(slices, 1, &zeroed);
+    if (span_totals.moved < core_options.map_count_max) to = block_alloc_locked(slices, 1, &zeroed);
     os_lock_give(&page_lock);
     if (to == NULL) return NULL;
     if (!os_move((void*)slice_address(s), (void*)slice_address(to), align_up(bytes, os_page_bytes()))) {
@@ -515,7 +599,7 @@ WEIR_FN void* span_meta_alloc(size_t bytes) {
     if (span_totals.meta_unused < bytes) {
         bool zeroed;
         size_t slices = align_up(bytes, SLICE_BYTES) >> SLICE_SHIFT;
-        struct slice* s = span_alloc_locked(slices, 1, &zeroed);
+        struct slice* s = block_alloc_locked(slices, 1, &zeroed);
         char* p = s == NULL ? NULL : (char*)slice_address(s);
         if (s != NULL && !zeroed) __builtin_memset(p, 0, slices << SLICE_SHIFT);
         span_totals.meta_unused = 0; /* first, here and below: a fork's child may find it half done */
@@ -577,7 +661,12 @@ static bool span_check_free(const struct slice* s) {
     bool linked = s->prev != NULL ? s->prev->next == s : span_lists[s->state].head[b] == s;
     bool ended = s->span_slices == 1 || (s[s->span_slices - 1].kind == SLICE_FREE_END &&
                                          s[s->span_slices - 1].back == s->span_slices - 1);
-    return linked && ended && s->owner == NULL;
+    bool known = s->clean == clean_in(s, s->span_slices) && (s->state == SPAN_DIRTY || s->clean == 0);
+    for (uint32_t i = 0; i < s->span_slices; i++) {
+        uint64_t state = load_relaxed(&slice_pages(s)[i].state);
+        known &= hole_known(state | hole_clean(state)) == state;
+    }
+    return linked && ended && known && s->owner == NULL;
 }
 
 WEIR_FN bool span_check(void) {
@@ -595,7 +684,7 @@ WEIR_FN bool span_check(void) {
             good &= s->span_slices != 0 && s->span_slices <= r->frontier - i && s->region == row;
             if (load_relaxed(&s->kind) == SLICE_FREE) {
                 good &= span_check_free(s);
-                if (s->state == SPAN_DIRTY) dirty += (uint64_t)s->span_slices << SLICE_SHIFT;
+                if (s->state == SPAN_DIRTY) dirty += dirty_bytes(s);
             } else {
                 good &= load_relaxed(&s->kind) >= SLICE_META && load_relaxed(&s->kind) <= SLICE_CHUNK;
                 live += (uint64_t)s->span_slices << SLICE_SHIFT;

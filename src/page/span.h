@@ -20,7 +20,7 @@ WEIR_VAR_DECL struct os_lock page_lock;
 struct span_totals {
     uint64_t live;        /* in spans given out */
     uint64_t large;       /* usable bytes of large blocks; relaxed atomic, also changed without the lock */
-    uint64_t dirty;       /* in free spans that may be resident */
+    uint64_t dirty;       /* of pages in free spans that may be resident */
     uint64_t dirty_low;   /* the least that `dirty` was since span_window */
     uint64_t purged;      /* given back to the kernel since the start */
     uint64_t moved;       /* number of live spans that sit in a mapping of their own */
@@ -30,8 +30,11 @@ struct span_totals {
 WEIR_VAR_DECL struct span_totals span_totals;
 
 /* A span of `slices` slices whose address is a multiple of `align_slices` slices (a power of two), of
- * kind META until the caller says otherwise. *zeroed: its memory reads as zero. NULL: no memory. */
+ * kind META until the caller says otherwise. *zeroed: its memory reads as zero. What is known of its pages
+ * stands where a large block has it. NULL: no memory. */
 WEIR_FN struct slice* span_alloc(size_t slices, size_t align_slices, bool* zeroed);
+/* The same for a slab: all pages of its slices are holes. */
+WEIR_FN struct slice* span_alloc_slab(size_t slices);
 /* Give a span back. Purges the largest dirty spans when more than release_dirty_max() is dirty. */
 WEIR_FN void span_free(struct slice* s);
 /* Grow or shrink in place; false: the neighbour is in use, the span is as it was. */

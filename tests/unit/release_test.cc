@@ -568,8 +568,8 @@ TEST(Release, RefusedSpansStayDirtyAndAreTriedAgain) {
     }));
 }
 
-// Holes in spans of a slab that ends: all of it clean, or dirty if one page was.
-TEST(Release, ASlabWhosePagesAreAllGoneEndsClean) {
+// What is known of a slab's pages outlives it: those that went do not count as dirty, and do not go again.
+TEST(Release, PagesOfASlabThatEndsStayClean) {
     EXPECT_FINE(in_child([] {
         windows_are_endless();
         unit_attach();
@@ -580,11 +580,53 @@ TEST(Release, ASlabWhosePagesAreAllGoneEndsClean) {
         EXPECT_TRUE(release_all());
         EXPECT_EQ(dirty(), 0u);
         uint64_t before = purged();
-        blocks.free_all(); // one page of the last slab is dirty, so that all of it counts as such
+        blocks.free_all(); // one page of the last slab is dirty
         unit_collect();
-        EXPECT_EQ(dirty(), uint64_t{SLICE_BYTES});
+        EXPECT_EQ(dirty(), os_page_bytes());
         EXPECT_TRUE(release_all());
-        EXPECT_EQ(purged() - before, uint64_t{SLICE_BYTES});
+        EXPECT_EQ(purged() - before, os_page_bytes());
+        expect_nothing_left();
+    }));
+}
+
+// The next slab in such a place uses the pages first that are there, and no page is counted as brought back.
+TEST(Release, TheNextSlabInThePlaceStartsWithThePagesThatAreThere) {
+    EXPECT_FINE(in_child([] {
+        windows_are_endless();
+        unit_attach();
+        Blocks blocks;
+        for (unsigned i = 0; i < 64; i++) blocks.alloc(1024);
+        const void* last = blocks.all.back().p;
+        while (blocks.all.size() > 1) blocks.free(blocks.all.size() - 2);
+        unit_collect();
+        EXPECT_TRUE(release_all());
+        blocks.free_all();
+        unit_collect();
+        uint64_t refaulted = load_relaxed(&release_totals.refaulted);
+        blocks.alloc(512);
+        EXPECT_EQ(page_of(blocks.all[0].p), page_of(last));
+        EXPECT_EQ(load_relaxed(&release_totals.refaulted), refaulted);
+        EXPECT_TRUE(span_check());
+    }));
+}
+
+// A large block keeps what is known of its last pages, through a span that its thread keeps.
+TEST(Release, PagesBehindALargeBlockStayClean) {
+    EXPECT_FINE(in_child([] {
+        windows_are_endless();
+        unit_attach();
+        size_t page = os_page_bytes();
+        for (bool collected : {false, true}) {
+            uint64_t before = purged();
+            void* p = unit_alloc(SLICE_BYTES + page); // the last slice: one page, the others a tail
+            memset(p, 1, SLICE_BYTES + page);
+            EXPECT_FALSE(release_all()) << "a fresh tail was never there";
+            unit_free(p);
+            if (collected) unit_collect();
+            EXPECT_TRUE(release_all());
+            EXPECT_EQ(purged() - before, SLICE_BYTES + page);
+            EXPECT_TRUE(span_check());
+        }
         expect_nothing_left();
     }));
 }

@@ -8,11 +8,20 @@
 #include <map>
 #include <thread>
 #include <vector>
+extern "C" {
+#include "page/hole.h"
+}
 
 namespace {
 
 char* address(const struct slice* s) { return reinterpret_cast<char*>(slice_address(s)); }
 size_t bytes_of(size_t slices) { return slices << SLICE_SHIFT; }
+
+// As a large block that ends with its span.
+void publish(struct slice* s) {
+    s->kind = SLICE_LARGE;
+    hole_show(s, 0);
+}
 
 // What is live: where it starts -> how long it is, and the stamp in its first, last and some other bytes.
 class Model {
@@ -48,7 +57,7 @@ class Model {
             auto before = std::prev(after);
             EXPECT_LE(before->first + bytes_of(before->second.slices), p);
         }
-        s->kind = SLICE_LARGE;
+        publish(s);
         enter(s, slices);
     }
 
@@ -59,12 +68,55 @@ class Model {
         span_free(span.s);
     }
 
+    // A slab whose pages are taken, given up and purged one by one.
+    void slab_alloc(size_t slices) {
+        struct slice* s = span_alloc_slab(slices);
+        ASSERT_NE(s, nullptr);
+        for (size_t i = 0; i < slices; i++) {
+            s[i].region = s->region;
+            s[i].back = static_cast<uint32_t>(i);
+            s[i].kind = i == 0 ? SLICE_SLAB : SLICE_SLAB_REST;
+            uint64_t state = slice_pages(s + i)->state;
+            EXPECT_EQ(hole_of(state), hole_all());
+            for (unsigned page = 0; page < slice_page_count(); page++)
+                if ((hole_clean(state) >> page & 1) != 0) {
+                    EXPECT_TRUE(is_zero(page_at(s + i, page), os_page_bytes()));
+                    cleans++;
+                }
+        }
+        slabs.push_back(s);
+    }
+    void slab_step(size_t which) {
+        struct slice* s = slabs[which] + random.below(slabs[which]->span_slices);
+        unsigned page = static_cast<unsigned>(random.below(slice_page_count()));
+        uint64_t* state = &slice_pages(s)->state;
+        if (hole_take(s, 1u << page) != 0) {
+            memset(page_at(s, page), 0x5a, os_page_bytes());
+        } else {
+            EXPECT_EQ(page_at(s, page)[os_page_bytes() - 1], 0x5a);
+            hole_add(s, 1u << page);
+            if (random.below(2) == 0) return;
+            ASSERT_TRUE(os_purge(page_at(s, page), os_page_bytes()));
+            *state |= 1ull << (PAGES_CLEAN_SHIFT + page) | 1ull << (PAGES_OLD_SHIFT + page);
+        }
+    }
+    void slab_free(size_t which) {
+        struct slice* s = slabs[which];
+        slabs.erase(slabs.begin() + static_cast<long>(which));
+        for (uint32_t i = 0; i < s->span_slices; i++) {
+            hole_add(s + i, hole_all() & ~hole_of(slice_pages(s + i)->state));
+            if (i != 0) s[i].kind = SLICE_NONE;
+        }
+        span_free(s);
+    }
+
     void resize(size_t which, size_t slices) {
         Span span = pick(which);
         uint32_t before = span.s->span_slices;
         if (span_resize(span.s, slices)) {
             size_t kept = slices < span.slices ? slices : span.slices;
             EXPECT_TRUE(span.s->span_slices == slices || (span.s->flags & SLICE_MOVED) != 0);
+            publish(span.s);
             expect_stamps(span, kept);
             resized++;
             spans.erase(address(span.s));
@@ -89,7 +141,7 @@ class Model {
         EXPECT_EQ(to->span_slices, slices);
         EXPECT_NE(to->flags & SLICE_MOVED, 0);
         EXPECT_LE(span_totals.moved, core_options.map_count_max);
-        to->kind = SLICE_LARGE;
+        publish(to);
         spans.erase(before);
         Span there = {to, slices, span.stamp};
         expect_stamps(there, kept);
@@ -99,7 +151,13 @@ class Model {
     void step() {
         size_t what = random.below(100);
         size_t slices = random.below(8) != 0 ? 1 + random.below(12) : 1 + random.below(150);
-        if (spans.empty() || (what < 40 && spans.size() < 120))
+        for (unsigned i = 0; i < 20 && !slabs.empty(); i++) slab_step(random.below(slabs.size()));
+        if (random.below(4) == 0) {
+            if (slabs.empty() || (slabs.size() < 40 && random.below(2) == 0))
+                slab_alloc(1 + random.below(4));
+            else
+                slab_free(random.below(slabs.size()));
+        } else if (spans.empty() || (what < 40 && spans.size() < 120))
             alloc(slices, size_t{1} << (random.below(4) == 0 ? random.below(6) : 0));
         else if (what < 70)
             free(random.below(spans.size()));
@@ -121,22 +179,27 @@ class Model {
             live += bytes_of(span.slices);
             in_moved += (span.s->flags & SLICE_MOVED) != 0;
         }
+        for (const struct slice* s : slabs) live += bytes_of(s->span_slices);
         EXPECT_EQ(span_totals.live, live + meta_slices());
         EXPECT_EQ(span_totals.moved, in_moved);
     }
 
     void free_all() {
         while (!spans.empty()) free(0);
+        while (!slabs.empty()) slab_free(0);
         check();
     }
 
     size_t count() const { return spans.size(); }
 
     Random random;
-    unsigned refused = 0, zeroes = 0, resized = 0, moved = 0;
+    unsigned refused = 0, zeroes = 0, resized = 0, moved = 0, cleans = 0;
     uint64_t metas = 0;
 
   private:
+    static char* page_at(const struct slice* s, unsigned page) {
+        return address(s) + (size_t{page} << page_shift);
+    }
     Span pick(size_t which) { return std::next(spans.begin(), static_cast<long>(which))->second; }
 
     template <class Visit>
@@ -176,6 +239,7 @@ class Model {
     }
 
     std::map<char*, Span> spans;
+    std::vector<struct slice*> slabs;
 };
 
 void random_run(uint64_t seed, unsigned steps) {
@@ -188,6 +252,7 @@ void random_run(uint64_t seed, unsigned steps) {
     EXPECT_EQ(model.refused, 0u);
     EXPECT_GT(model.zeroes, 0u);
     EXPECT_GT(model.resized, 0u);
+    EXPECT_GT(model.cleans, 0u);
     model.free_all();
     EXPECT_LE(span_totals.dirty, core_options.dirty_max);
 }
@@ -423,6 +488,7 @@ TEST(Span, ResizesInPlaceWhereTheNeighbourIsFree) {
         struct slice* s = span_alloc(4, 1, &zeroed);
         EXPECT_TRUE(span_resize(s, 4));
         EXPECT_TRUE(span_resize(s, 100)); // at the frontier
+        publish(s);
         EXPECT_EQ(regions[0].live, 100u);
         struct slice* wall = span_alloc(1, 1, &zeroed);
         EXPECT_FALSE(span_resize(s, 101));
