@@ -323,13 +323,15 @@ static bool holes_take(const struct view* v, uint32_t* from, uint32_t* to) {
     return true;
 }
 
-/* The lowest unbuilt block's holes, or the lowest hole. False: none to be had. */
+/* The lowest hole, or where no block lies on it alone, those of the block that reaches into it. False: none
+ * to be had. */
 static bool build_take(const struct view* v, bool clean, uint32_t* from, uint32_t* to) {
     uint32_t page = lowest_hole(v, false);
     if (page == page_count(v) && clean) page = lowest_hole(v, true);
     if (page == page_count(v)) return false;
     *from = *to = page;
-    if (v->class->bytes > 1u << v->shift) {
+    uint32_t own = page_first(v, page);
+    if (own >= v->class->capacity || block_end(v, own) != page) {
         uint32_t block = page_block(v, page);
         *from = block_home(v, block);
         *to = block_end(v, block);
@@ -363,9 +365,9 @@ WEIR_FN block_t* slab_build(struct slice* s, bool clean, uint32_t* count) {
     uint32_t from;
     uint32_t to;
     *count = 0;
-    /* A page may hold no block of its own but two that reach into holes on either side. */
-    while (*count == 0 && build_take(&v, clean, &from, &to)) *count = build_blocks(&v, from, to, &first);
-    if (*count != 0) slab_set_built(s, s->built + *count);
+    if (!build_take(&v, clean, &from, &to)) return NULL;
+    *count = build_blocks(&v, from, to, &first);
+    slab_set_built(s, s->built + *count);
     return first;
 }
 

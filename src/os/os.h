@@ -70,6 +70,10 @@ WEIR_FN uint64_t os_address_space_limit(void);
 WEIR_FN bool os_memory_is_limited(void);
 /* CLOCK_MONOTONIC in nanoseconds. */
 WEIR_FN uint64_t os_clock_ns(void);
+/* Processor time of all of the process's threads, in nanoseconds. */
+WEIR_FN uint64_t os_cpu_ns(void);
+/* Processor time that the process's threads have used, in nanoseconds. A system call. */
+WEIR_FN uint64_t os_cpu_ns(void);
 /* Write all of it; 0 or an errno. */
 WEIR_FN int os_write(int fd, const void* data, size_t bytes);
 /* Read at most `bytes` of a small file; the number read, 0 on any failure, and where the program has

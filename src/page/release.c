@@ -19,7 +19,7 @@
 /* How often threads on their slow path look at the clock, and for how long a refused helper is not asked for
  * again. */
 enum { ALONE_CALLS = 64, RETRY_WINDOWS = 16, QUIET_WINDOWS = 4 };
-enum { BATCH_SLICES = 256, BATCH_RANGES = 512 };
+enum { BATCH_SLICES = 256, BATCH_RANGES = 512, MARKS = 4 };
 
 /* Which holes go: none; those that were there when a look last marked them, without or with marking the
  * others; the younger ones as well; and those that are
@@ -36,7 +36,8 @@ static void* helper_thread_word;
 /* A heap that grows by so much has its helper look whether it could do with less. */
 #define GROWTH_STEP (8 * MIB)
 enum { HELPER_SLEEPS = 0, HELPER_ENDS = 1, HELPER_GROWTH = 2 };
-static uint64_t grown;          /* Sync: the page lock */
+static uint64_t grown;          /* Sync: relaxed, written under the page lock; bytes, ever */
+static uint64_t grown_seen;     /* of them; the helper's, and before it starts, who starts it */
 static uint32_t helper_word;    /* Sync: atomic; what the helper sleeps on */
 static uint64_t window_end;     /* Sync: relaxed; whoever moves it on ends the window */
 static uint32_t alone_calls;    /* Sync: relaxed; no more than a rhythm */
@@ -51,7 +52,8 @@ static uint64_t purged_before_window; /* the last one's */
 static uint64_t quiet_ns;             /* how long a process has to be quiet */
 static uint64_t since_busy_ns;
 static uint64_t since_window_ns;
-static uint32_t looks;
+static uint64_t since_marked_ns;
+static uint64_t last_cpu_ns;
 
 /* What is being purged. Sync: release_lock. */
 struct batch {
@@ -81,9 +83,9 @@ static void helper_wake(void) {
 }
 
 WEIR_FN void release_grew(size_t bytes) {
-    grown += bytes;
-    if (grown < GROWTH_STEP) return;
-    grown = 0;
+    uint64_t before = load_relaxed(&grown);
+    store_relaxed(&grown, before + bytes);
+    if (before / GROWTH_STEP == (before + bytes) / GROWTH_STEP) return;
     if (load_relaxed(&release_state) != RELEASE_HELPER) return;
     uint32_t expected = HELPER_SLEEPS;
     if (cas_acq_rel(&helper_word, &expected, HELPER_GROWTH)) helper_wake();
@@ -138,8 +140,17 @@ static void batch_add(struct slice* s, uint32_t mask) {
     batch.claimed[batch.slices++].last_range = batch.ranges - 1;
 }
 
-/* Under the page lock: claim the slice's holes that are to go. Returns the bytes of dirty ones that stay. */
-static size_t slice_claim(struct slice* s, enum purge what) {
+/* Under release_lock: what a pass looked at. Bytes. */
+struct pass {
+    enum purge what;
+    uint64_t most;  /* that it is to return, about */
+    uint64_t goes;  /* that it claimed */
+    uint64_t stays; /* of dirty holes that it left */
+};
+
+/* Under the page lock: claim the slice's holes that are to go. */
+static void slice_claim(struct slice* s, struct pass* pass) {
+    enum purge what = pass->what;
     uint64_t* word = &slice_pages(s)->state;
     uint64_t state = load_acquire(word); /* acquire: pairs with hole_add */
     uint64_t goes;
@@ -155,9 +166,10 @@ static size_t slice_claim(struct slice* s, enum purge what) {
     } while (wanted != state && !cas_acq_rel(word, &state, wanted));
     add_relaxed(&release_totals.scanned, SLICE_BYTES);
     if (goes != 0) batch_add(s, (uint32_t)goes);
-    if (kept) return 0;
-    if (stays != 0) hole_mark(s);
-    return (size_t)__builtin_popcountll(stays) << page_shift;
+    pass->goes += (uint64_t)__builtin_popcountll(goes) << page_shift;
+    if (kept || stays == 0) return;
+    hole_mark(s);
+    pass->stays += (uint64_t)__builtin_popcountll(stays) << page_shift;
 }
 
 /* Under the page lock: the first `done` ranges were purged, and nothing of the batch is busy any more. */
@@ -181,24 +193,26 @@ static void batch_finish(uint32_t done) {
 
 /* Fill the batch. Under the page lock, under which all claims are made, so that what is claimed is no span
  * that is being given back. False: there are no more marked slices. */
-static bool batch_fill(enum purge what, size_t* stays) {
+static bool batch_fill(struct pass* pass) {
     while (batch.slices < BATCH_SLICES && batch.ranges + SLICE_PAGES_MAX / 2 <= BATCH_RANGES) {
+        if (pass->goes >= pass->most) return true;
         struct slice* s = hole_pass_next();
         if (s == NULL) return false;
-        *stays += slice_claim(s, what);
+        slice_claim(s, pass);
     }
     return true;
 }
 
-/* Under release_lock. Returns the bytes that were returned. */
-static uint64_t holes_pass(enum purge what) {
+/* Under release_lock. Returns the bytes that were returned, no more than about `most`. */
+static uint64_t holes_pass(enum purge what, uint64_t most) {
     uint64_t before = load_relaxed(&span_totals.purged);
-    size_t stays = 0;
-    store_relaxed(&hole_pending, (uint64_t)0);
+    struct pass pass = {what, most, 0, 0};
+    uint64_t pending = xchg_acquire(&hole_pending, (uint64_t)0);
+    bool left = true;
     os_lock_take(&page_lock);
     hole_pass_start();
-    for (bool more = true; more;) {
-        more = batch_fill(what, &stays);
+    for (bool more = true; more && pass.goes < most;) {
+        more = left = batch_fill(&pass);
         if (batch.ranges == 0) continue;
         os_lock_give(&page_lock);
         uint64_t calls = load_relaxed(&os_call_counts[OS_PURGE]);
@@ -210,18 +224,39 @@ static uint64_t holes_pass(enum purge what) {
         batch_finish(done);
     }
     os_lock_give(&page_lock);
-    add_relaxed(&hole_pending, (uint64_t)stays);
+    /* Where slices are left, what they have is known roughly. */
+    if (left) pass.stays = pending > pass.goes ? pending - pass.goes : 0;
+    add_relaxed(&hole_pending, pass.stays);
     return load_relaxed(&span_totals.purged) - before;
+}
+
+/* How much of the time between two looks may go into pages that come back: one part in 256; and of a process
+ * that works little, one in 64 of the processor time that it used, but for what is next to nothing. */
+static uint64_t cost_most_ns(uint64_t elapsed_ns) {
+    enum { of_time = 256, of_cpu = 64, of_time_least = 2048 };
+    uint64_t now = os_cpu_ns();
+    uint64_t used = now - last_cpu_ns;
+    last_cpu_ns = now;
+    uint64_t most = used / of_cpu;
+    if (most < elapsed_ns / of_time_least) most = elapsed_ns / of_time_least;
+    return most < elapsed_ns / of_time ? most : elapsed_ns / of_time;
+}
+
+/* Looks without a dear one until delays are shorter again: what went with a window comes back in the next. */
+static uint64_t looks_calm_most(uint64_t elapsed_ns) {
+    enum { least = 32 };
+    uint64_t looks = 2 * load_relaxed(&release_totals.window_ns) / elapsed_ns;
+    return looks > least ? looks : least;
 }
 
 /* Under release_lock, after each look: the delays follow what came back. A page that is returned and needed
  * again costs two passages through the kernel and its zeroing. Where what went lately (since the last
- * window's end; where the process was quiet, in the last three looks) and is in use again cost more than one
- * part in 256 of the time since the last look, it was returned too early. Once is a change of phase: only
- * when such looks go on, or come again and again, is the delay made longer by which it went. What came back
- * later than that was rightly away. In the long run without them, delays are made shorter. */
+ * window's end; where the process was quiet, in the last three looks) and is in use again cost too much, it
+ * was returned too early: the look is dear. Once is a change of phase: only when such looks go on, or come
+ * again and again, is the delay made longer by which it went. What came back later than that was rightly
+ * away. In the long run without them, delays are made shorter. */
 static void delays_adapt(uint64_t elapsed_ns) {
-    enum { page_cost_ns = 600, dear = 256, anew = 6, again = 2, enough = 16, calm = 32 };
+    enum { page_cost_ns = 600, anew = 6, again = 2, enough = 16 };
     uint64_t least_quiet = core_options.release_delay * 1000000;
     uint64_t least_window = core_options.release_window * 1000000;
     uint64_t most = core_options.release_delay_max * 1000000;
@@ -233,7 +268,7 @@ static void delays_adapt(uint64_t elapsed_ns) {
     if (!purged_in_quiet && purged_before_window < before) before = purged_before_window;
     uint64_t lately = purged - before;
     bool was_dear = look_is_dear;
-    look_is_dear = ((back < lately ? back : lately) >> page_shift) * page_cost_ns > elapsed_ns / dear;
+    look_is_dear = ((back < lately ? back : lately) >> page_shift) * page_cost_ns > cost_most_ns(elapsed_ns);
     last_refaulted = refaulted;
     last_purged[1] = last_purged[0];
     last_purged[0] = purged;
@@ -247,7 +282,7 @@ static void delays_adapt(uint64_t elapsed_ns) {
     if (looks_dear >= enough) {
         looks_dear = 0;
         store_relaxed(delay, *delay * 2 < most ? *delay * 2 : most);
-    } else if (looks_calm == calm) {
+    } else if (looks_calm >= looks_calm_most(elapsed_ns)) {
         looks_calm = 0;
         quiet_ns = quiet_ns / 2 > least_quiet ? quiet_ns / 2 : least_quiet;
         uint64_t window = release_totals.window_ns / 2;
@@ -269,7 +304,7 @@ static void window_pass(void) {
     purged_in_quiet = false;
     purged_before_window = load_relaxed(&span_totals.purged);
     span_purge(span_window());
-    holes_pass(PURGE_OLD);
+    holes_pass(PURGE_OLD, UINT64_MAX);
 }
 
 /* Where there is no helper nobody sees that a process is quiet: windows are as short as the delay, and grow
@@ -294,15 +329,17 @@ static void helper_look(void) {
     bool quiet = __atomic_exchange_n(&release_busy, 0u, __ATOMIC_RELAXED) == 0;
     since_busy_ns = quiet ? since_busy_ns + elapsed : 0;
     since_window_ns += elapsed;
+    since_marked_ns += elapsed;
     if (quiet && since_busy_ns >= quiet_ns) {
         purged_in_quiet = true;
         span_purge(span_window());
-        holes_pass(PURGE_YOUNG);
+        holes_pass(PURGE_YOUNG, UINT64_MAX);
     } else if (since_window_ns >= load_relaxed(&release_totals.window_ns)) {
-        since_window_ns = 0;
+        since_window_ns = since_marked_ns = 0;
         window_pass();
-    } else if (++looks % 2 == 0) {
-        holes_pass(PURGE_NONE); /* so that a heap that grows knows which are old */
+    } else if (since_marked_ns >= release_totals.window_ns / MARKS && since_marked_ns > elapsed) {
+        since_marked_ns = 0;
+        holes_pass(PURGE_NONE, UINT64_MAX); /* so that a heap that grows knows which are old */
     }
     delays_adapt(elapsed);
     huge_window(elapsed);
@@ -315,7 +352,7 @@ WEIR_FN bool release_all(void) {
     os_lock_take(&page_lock);
     huge_give_up();
     os_lock_give(&page_lock);
-    some |= holes_pass(PURGE_ALL) != 0;
+    some |= holes_pass(PURGE_ALL, UINT64_MAX) != 0;
     os_lock_give(&release_lock);
     return some;
 }
@@ -329,11 +366,13 @@ static void alone_start(void) {
     store_relaxed(&release_state, (uint32_t)RELEASE_ALONE);
 }
 
-/* The heap grows: what it did not need for a while goes first. */
+/* The heap grows: as much of what it did not need for a while goes. */
 static void helper_growth(void) {
     if (!pass_start()) return;
     purged_in_quiet = false;
-    holes_pass(PURGE_GROWN);
+    uint64_t bytes = load_relaxed(&grown);
+    holes_pass(PURGE_GROWN, bytes - grown_seen);
+    grown_seen = bytes;
     os_lock_give(&release_lock);
 }
 
@@ -407,6 +446,7 @@ WEIR_FN void release_rouse(void) {
     /* One that has just gone to sleep may be on its way out. */
     os_helper_join();
     store_relaxed(&helper_word, (uint32_t)HELPER_SLEEPS);
+    grown_seen = load_relaxed(&grown);
     if (os_helper_start(helper_body, NULL, helper_thread_word)) return;
     alone_start();
 }

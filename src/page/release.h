@@ -2,7 +2,7 @@
  *
  * Time is cut into windows. What was free and resident for a whole window goes back at its end: of the
  * dirty spans as many bytes as were never needed during it (the low-water mark), of the holes in slabs
- * those that were there one or two looks before. From a process that is quiet all of it goes. A helper thread
+ * those that were there for a part of it. From a process that is quiet all of it goes. A helper thread
  * of the library's own does it; where there may be none, threads on their slow path do, window by window. It
  * deliberately knows nothing of blocks.
  *

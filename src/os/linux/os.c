@@ -303,11 +303,15 @@ WEIR_FN bool os_memory_is_limited(void) {
     return os_limit(RLIMIT_AS) != UINT64_MAX || os_limit(RLIMIT_DATA) != UINT64_MAX;
 }
 
-WEIR_FN uint64_t os_clock_ns(void) {
+static uint64_t clock_ns(int clock) {
     struct timespec t = {0, 0};
-    os_call3(OS_OTHER, SYS_clock_gettime, CLOCK_MONOTONIC, (long)&t, 0);
+    os_call3(OS_OTHER, SYS_clock_gettime, clock, (long)&t, 0);
     return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
 }
+
+WEIR_FN uint64_t os_clock_ns(void) { return clock_ns(CLOCK_MONOTONIC); }
+
+WEIR_FN uint64_t os_cpu_ns(void) { return clock_ns(CLOCK_PROCESS_CPUTIME_ID); }
 
 WEIR_FN int os_write(int fd, const void* data, size_t bytes) {
     const char* p = data;
