@@ -73,6 +73,12 @@ WEIR_FN void huge_region(uintptr_t base, size_t records, size_t bytes) {
     if (small != bytes) (void)os_advise_huge((void*)(base + small), bytes - small, OS_HUGE_ALWAYS);
 }
 
+WEIR_FN bool huge_cover(void* p, size_t bytes, bool accessible) {
+    if (!os_cover(p, bytes, accessible)) return false;
+    (void)os_advise_huge(p, bytes, core_options.hugepages == HUGE_ALWAYS ? OS_HUGE_ALWAYS : OS_HUGE_NEVER);
+    return true;
+}
+
 static bool huge_is_auto(void) {
     return core_options.hugepages == HUGE_AUTO && !load_relaxed(&huge_off) &&
            load_relaxed(&span_totals.live) >= HEAP_MIN;

@@ -32,6 +32,8 @@ WEIR_VAR_DECL struct huge_totals huge_totals;
 
 /* A region is reserved, and nothing of it accessible: `records` bytes of records, then the heap. */
 WEIR_FN void huge_region(uintptr_t base, size_t records, size_t bytes);
+/* os_cover for a part of the heap: what was said of it holds for the fresh pages, too. */
+WEIR_FN bool huge_cover(void* p, size_t bytes, bool accessible);
 /* Whether huge_window has something to do, so that a helper is wanted. Cheap. */
 WEIR_FN bool huge_due(void);
 /* In the helper, at the end of a window of `window_ns`, under release_lock. */

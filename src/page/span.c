@@ -12,6 +12,7 @@
 #include "core/options.h"
 #include "os/os.h"
 #include "page/hole.h"
+#include "page/huge.h"
 #include "page/release.h"
 
 /* Any 32-bit number of slices has a bucket: the last one in use is 32 + (31 - 5) * 4 + 3. */
@@ -296,7 +297,7 @@ static uint64_t span_purge_end(struct slice* s, uint32_t slices) {
     /* Each uncommitted span is a mapping; past the bound its charge stays. */
     add_relaxed(&release_totals.calls, 1);
     if (region_commit_strict && load_relaxed(&span_totals.uncommitted) < core_options.map_count_max &&
-        os_cover((void*)address, bytes, false))
+        huge_cover((void*)address, bytes, false))
         state = SPAN_UNCOMMITTED;
     else if (os_purge((void*)address, bytes))
         state = SPAN_CLEAN;
@@ -479,7 +480,7 @@ WEIR_FN void span_free(struct slice* s) {
     size_t clean = span_take_holes(s);
     if ((s->flags & SLICE_MOVED) != 0) span_totals.moved--;
     if ((s->flags & SLICE_MOVED) != 0 &&
-        os_cover((void*)slice_address(s), (size_t)slices << SLICE_SHIFT, true)) {
+        huge_cover((void*)slice_address(s), (size_t)slices << SLICE_SHIFT, true)) {
         state = SPAN_CLEAN;
         add_relaxed(&span_totals.purged, (uint64_t)slices << SLICE_SHIFT);
     }
@@ -550,7 +551,7 @@ WEIR_FN bool span_resize(struct slice* s, size_t slices) {
 /* A move that the kernel refused: it may have unmapped the destination before it looked at its limits.
  * What cannot be covered again stays out of use for good, and inaccessible. */
 static void span_abandon(struct slice* s) {
-    if (os_cover((void*)slice_address(s), (size_t)s->span_slices << SLICE_SHIFT, true)) span_free(s);
+    if (huge_cover((void*)slice_address(s), (size_t)s->span_slices << SLICE_SHIFT, true)) span_free(s);
 }
 
 WEIR_FN struct slice* span_move(struct slice* s, size_t slices, size_t bytes) {

@@ -125,6 +125,33 @@ TEST_NATIVE(HugeHeap, StartsWithoutButOnDemand) {
     }
 }
 
+// A mapping that is put over a part of the heap is as the heap around it.
+TEST_NATIVE(HugeHeap, WhatIsCoveredAfreshStaysAsItWas) {
+    for (const char* option : {":hugepages=auto", ":hugepages=always"}) {
+        EXPECT_FINE(in_child([&] {
+            Heap heap(1, option);
+            const char* flag = core_options.hugepages == HUGE_ALWAYS ? " hg" : " nh";
+            bool expected =
+                has_flag(heap.pages.begin()->second[0], flag); // false: a kernel without huge pages
+            bool zeroed;
+            struct slice* s = span_alloc(32, 1, &zeroed);
+            struct slice* to = span_move(s, 64, 32 << SLICE_SHIFT);
+            ASSERT_NE(to, nullptr);
+            EXPECT_EQ(has_flag(reinterpret_cast<void*>(slice_address(s)), flag), expected);
+            EXPECT_EQ(has_flag(reinterpret_cast<void*>(slice_address(to)), flag), expected);
+            void* p = reinterpret_cast<void*>(slice_address(to));
+            span_free(to);
+            EXPECT_EQ(has_flag(p, flag), expected);
+            region_commit_strict = true;
+            s = span_alloc(128, 1, &zeroed);
+            p = reinterpret_cast<void*>(slice_address(s));
+            span_free(s);
+            EXPECT_TRUE(span_purge(UINT64_MAX));
+            EXPECT_EQ(has_flag(p, flag), expected);
+        }));
+    }
+}
+
 TEST_NATIVE(HugeHeap, WhatIsFullForAWhileBecomesHuge) {
     if (!kernel_has_huge_pages()) return expect_no_more_than_there_is();
     EXPECT_FINE(in_child([] {
