@@ -20,6 +20,8 @@
  * again. */
 enum { ALONE_CALLS = 64, RETRY_WINDOWS = 16, QUIET_WINDOWS = 4 };
 enum { BATCH_SLICES = 256, BATCH_RANGES = 512, MARKS = 4 };
+/* Slices that are looked at in one hold of the page lock. */
+enum { LOOK_SLICES = 512 };
 
 /* Which holes go: none; those that were there when a look last marked them, without or with marking the
  * others; the younger ones as well; and those that are
@@ -67,7 +69,10 @@ struct batch {
     struct os_range range[BATCH_RANGES];
 };
 static struct batch batch;
-static uint32_t batches; /* Sync: atomic; that ended, for those who wait for one */
+static uint64_t pass_purged;   /* Sync: release_lock; span_totals.purged when it began */
+static bool pass_refused;      /* Sync: release_lock; the kernel kept something of it (locked memory) */
+static uint64_t refused_bytes; /* Sync: relaxed; free bytes of which it took nothing when asked last */
+static uint32_t batches;       /* Sync: atomic; that ended, for those who wait for one */
 
 WEIR_FN void release_start(void* thread_word) {
     helper_thread_word = thread_word;
@@ -191,16 +196,27 @@ static void batch_finish(uint32_t done) {
     os_futex_wake(&batches, INT32_MAX);
 }
 
-/* Fill the batch. Under the page lock, under which all claims are made, so that what is claimed is no span
- * that is being given back. False: there are no more marked slices. */
+/* Fill the batch, as far as one hold of the lock goes. Under the page lock, under which all claims are made,
+ * so that what is claimed is no span that is being given back. False: there are no more marked slices. */
 static bool batch_fill(struct pass* pass) {
-    while (batch.slices < BATCH_SLICES && batch.ranges + SLICE_PAGES_MAX / 2 <= BATCH_RANGES) {
-        if (pass->goes >= pass->most) return true;
+    for (uint32_t i = 0; i < LOOK_SLICES && batch.slices < BATCH_SLICES &&
+                         batch.ranges + SLICE_PAGES_MAX / 2 <= BATCH_RANGES && pass->goes < pass->most;
+         i++) {
         struct slice* s = hole_pass_next();
         if (s == NULL) return false;
         slice_claim(s, pass);
     }
     return true;
+}
+
+/* Returns how many ranges went. */
+static uint32_t batch_purge(void) {
+    if (batch.ranges == 0) return 0;
+    uint64_t calls = load_relaxed(&os_call_counts[OS_PURGE]);
+    bool locked;
+    uint32_t done = os_purge_many(batch.range, batch.ranges, &locked);
+    add_relaxed(&release_totals.calls, load_relaxed(&os_call_counts[OS_PURGE]) - calls);
+    return done;
 }
 
 /* Under release_lock. Returns the bytes that were returned, no more than about `most`. */
@@ -213,15 +229,11 @@ static uint64_t holes_pass(enum purge what, uint64_t most) {
     hole_pass_start();
     for (bool more = true; more && pass.goes < most;) {
         more = left = batch_fill(&pass);
-        if (batch.ranges == 0) continue;
         os_lock_give(&page_lock);
-        uint64_t calls = load_relaxed(&os_call_counts[OS_PURGE]);
-        bool locked;
-        uint32_t done = os_purge_many(batch.range, batch.ranges, &locked);
-        add_relaxed(&release_totals.calls, load_relaxed(&os_call_counts[OS_PURGE]) - calls);
+        uint32_t done = batch_purge();
         os_lock_take(&page_lock);
-        more &= done == batch.ranges; /* refused (locked memory): the next pages would be, too */
-        batch_finish(done);
+        if (done != batch.ranges) more = false, pass_refused = true; /* the next pages would be, too */
+        if (batch.slices != 0) batch_finish(done);
     }
     os_lock_give(&page_lock);
     /* Where slices are left, what they have is known roughly. */
@@ -294,16 +306,37 @@ static void delays_adapt(uint64_t elapsed_ns) {
  * being purged is its. */
 static bool pass_start(void) {
     os_lock_take(&release_lock);
-    if (release_lock.nest == 0) return true;
+    if (release_lock.nest == 0) {
+        pass_refused = false;
+        pass_purged = load_relaxed(&span_totals.purged);
+        return true;
+    }
     os_lock_give(&release_lock);
     return false;
+}
+
+static uint64_t free_bytes(void) { return load_relaxed(&span_totals.dirty) + load_relaxed(&hole_pending); }
+
+/* Nobody stays awake for what the kernel keeps, until there is more. */
+static void pass_end(void) {
+    uint64_t bytes = free_bytes();
+    uint64_t purged = load_relaxed(&span_totals.purged) - pass_purged;
+    uint64_t before = purged != 0 ? 0 : load_relaxed(&refused_bytes);
+    store_relaxed(&refused_bytes, pass_refused && purged == 0 ? bytes : before < bytes ? before : bytes);
+    os_lock_give(&release_lock);
+}
+
+/* Under release_lock: of dirty spans what was not needed since the last time. */
+static void spans_pass(void) {
+    uint64_t bytes = span_window();
+    if (bytes != 0 && !span_purge(bytes) && load_relaxed(&span_totals.dirty) >= bytes) pass_refused = true;
 }
 
 /* Under release_lock: the end of a window: what a whole one did not need goes. */
 static void window_pass(void) {
     purged_in_quiet = false;
     purged_before_window = load_relaxed(&span_totals.purged);
-    span_purge(span_window());
+    spans_pass();
     holes_pass(PURGE_OLD, UINT64_MAX);
 }
 
@@ -318,7 +351,7 @@ static void alone_pass(void) {
     if (!pass_start()) return;
     window_pass();
     delays_adapt(alone_window_ns());
-    os_lock_give(&release_lock);
+    pass_end();
 }
 
 /* One of the helper's looks, `release_delay` apart. A process that has needed nothing of the page layer since
@@ -332,7 +365,7 @@ static void helper_look(void) {
     since_marked_ns += elapsed;
     if (quiet && since_busy_ns >= quiet_ns) {
         purged_in_quiet = true;
-        span_purge(span_window());
+        spans_pass();
         holes_pass(PURGE_YOUNG, UINT64_MAX);
     } else if (since_window_ns >= load_relaxed(&release_totals.window_ns)) {
         since_window_ns = since_marked_ns = 0;
@@ -343,7 +376,7 @@ static void helper_look(void) {
     }
     delays_adapt(elapsed);
     huge_window(elapsed);
-    os_lock_give(&release_lock);
+    pass_end();
 }
 
 WEIR_FN bool release_all(void) {
@@ -357,7 +390,11 @@ WEIR_FN bool release_all(void) {
     return some;
 }
 
-static uint64_t returnable(void) { return load_relaxed(&span_totals.dirty) + load_relaxed(&hole_pending); }
+static uint64_t returnable(void) {
+    uint64_t bytes = free_bytes();
+    uint64_t refused = load_relaxed(&refused_bytes);
+    return bytes > refused ? bytes - refused : 0;
+}
 
 /* Without a helper for a while. */
 static void alone_start(void) {
@@ -429,7 +466,7 @@ static void alone_tick(void) {
     uint64_t now = os_clock_ns();
     uint64_t end = load_relaxed(&window_end);
     if (now < end || !cas_acq_rel(&window_end, &end, now + alone_window_ns())) return;
-    if (returnable() != 0) alone_pass();
+    if (free_bytes() != 0) alone_pass();
     uint32_t left = load_relaxed(&alone_left);
     store_relaxed(&alone_left, left - 1);
     uint32_t expected = RELEASE_ALONE;

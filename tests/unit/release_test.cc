@@ -584,6 +584,33 @@ TEST(Release, LargeBlocksAtRandom) { large_at_random("", false); }
 TEST(Release, LargeBlocksAtRandomInSmallRegions) { large_at_random(":reserve=4m", false); }
 TEST(Release, LargeBlocksAtRandomWithRefusals) { large_at_random("", true); }
 
+// What the kernel does not take, as of a process that is locked in memory, keeps no helper awake: it is tried
+// again with what is freed next.
+TEST(Release, NoHelperStaysForWhatIsRefused) {
+    EXPECT_FINE(in_child([] {
+        setenv("WEIR_OPTIONS", "release_delay=5:release_window=20:release_delay_max=20:release_floor=64k", 1);
+        unit_attach();
+        Blocks blocks;
+        for (unsigned i = 0; i < 64 * 20; i++) blocks.alloc(1024);
+        std::vector<void*> all = filled_many(3, span);
+        os_fault_hook = [](enum os_call call) { return call == OS_PURGE; };
+        for (size_t i = blocks.all.size(); i-- != 0;)
+            if (i % 64 != 0) blocks.free(i);
+        unit_collect();
+        unit_free(all[0]);
+        unit_free(all[1]);
+        EXPECT_EQ(load_relaxed(&release_state), RELEASE_HELPER);
+        for (int i = 0; i < 5000 && load_acquire(&release_state) != RELEASE_ASLEEP; i++) usleep(1000);
+        EXPECT_EQ(load_relaxed(&release_state), RELEASE_ASLEEP);
+        EXPECT_GE(dirty(), 2 * span);
+        os_fault_hook = nullptr;
+        unit_free(all[2]);
+        for (int i = 0; i < 5000 && dirty() != 0; i++) usleep(1000);
+        EXPECT_EQ(dirty(), 0u);
+        release_helper_stop();
+    }));
+}
+
 TEST(Release, RefusedSpansStayDirtyAndAreTriedAgain) {
     EXPECT_FINE(in_child([] {
         Windows windows;
