@@ -14,7 +14,8 @@
 #include "page/huge.h"
 #include "page/span.h"
 
-/* Dirty spans that stay where no helper thread may be: an idle process cannot return them. */
+/* Dirty spans that stay where no helper thread may be, and dirty holes, about: an idle process cannot return
+ * them. */
 #define DIRTY_MAX_ALONE (32 * MIB)
 /* How often threads on their slow path look at the clock, and for how long a refused helper is not asked for
  * again. */
@@ -38,11 +39,13 @@ static void* helper_thread_word;
 /* A heap that grows by so much has its helper look whether it could do with less. */
 #define GROWTH_STEP (8 * MIB)
 enum { HELPER_SLEEPS = 0, HELPER_ENDS = 1, HELPER_GROWTH = 2 };
-static uint64_t grown;          /* Sync: relaxed, written under the page lock; bytes, ever */
-static uint64_t grown_seen;     /* of them; the helper's, and before it starts, who starts it */
-static uint32_t helper_word;    /* Sync: atomic; what the helper sleeps on */
-static uint64_t window_end;     /* Sync: relaxed; whoever moves it on ends the window */
-static uint32_t alone_calls;    /* Sync: relaxed; no more than a rhythm */
+static uint64_t grown;       /* Sync: relaxed, written under the page lock; bytes, ever */
+static uint64_t grown_seen;  /* of them; the helper's, and before it starts, who starts it */
+static uint32_t helper_word; /* Sync: atomic; what the helper sleeps on */
+static uint64_t window_end;  /* Sync: relaxed; whoever moves it on ends the window */
+static uint32_t alone_calls; /* Sync: relaxed; no more than a rhythm */
+/* Sync: relaxed; bytes of holes, as far as is known, from which on threads look how many there are. */
+static uint64_t alone_holes = DIRTY_MAX_ALONE;
 static uint32_t alone_left;     /* Sync: relaxed; windows until a helper is tried again */
 static uint64_t last_refaulted; /* Sync: release_lock; at the end of the window before */
 static uint64_t last_purged[2]; /* Sync: release_lock; at the ends of the two windows before */
@@ -458,8 +461,22 @@ static void helper_body(void* unused) {
     }
 }
 
+/* Past the bound half of it stays, as of spans. */
+static void alone_bound(void) {
+    if (!pass_start()) return;
+    if (load_relaxed(&hole_pending) > load_relaxed(&alone_holes)) {
+        holes_pass(PURGE_NONE, UINT64_MAX); /* how many there are */
+        uint64_t bytes = load_relaxed(&hole_pending);
+        if (bytes > DIRTY_MAX_ALONE) holes_pass(PURGE_YOUNG, bytes - DIRTY_MAX_ALONE / 2);
+        bytes = load_relaxed(&hole_pending) + DIRTY_MAX_ALONE / 2;
+        store_relaxed(&alone_holes, bytes > DIRTY_MAX_ALONE ? bytes : DIRTY_MAX_ALONE);
+    }
+    pass_end();
+}
+
 /* No helper may be: the threads that allocate and free do its work, when they come by and it is time. */
 static void alone_tick(void) {
+    if (load_relaxed(&hole_pending) > load_relaxed(&alone_holes)) alone_bound();
     uint32_t calls = load_relaxed(&alone_calls) + 1;
     store_relaxed(&alone_calls, calls);
     if (calls % ALONE_CALLS != 0) return;

@@ -268,6 +268,28 @@ TEST(Release, GrowthReturnsNoMoreThanItTook) {
     }));
 }
 
+// Where there is no helper, and before a window ends: half of what is too much goes.
+TEST(Release, AloneDirtyHolesHaveABound) {
+    EXPECT_FINE(in_child([] {
+        windows_are_endless(":release_floor=0");
+        unit_attach();
+        os_sandbox_announced();
+        Blocks blocks;
+        for (unsigned i = 0; i < 80000; i++) blocks.alloc(1024);
+        for (size_t i = blocks.all.size(); i-- != 0;)
+            if (i % 64 != 0) blocks.free(i);
+        unit_collect();
+        release_poke();
+        release_poke();
+        EXPECT_EQ(load_relaxed(&release_state), RELEASE_ALONE);
+        uint64_t most = 0; // what it was, less what went
+        for (const Block& b : blocks.all) most += __builtin_popcount(state_bits(unit_slice(b.p), hole_dirty));
+        EXPECT_LE(most << page_shift, uint64_t{49} << 20);
+        EXPECT_GE(purged(), uint64_t{20} << 20);
+        EXPECT_TRUE(contents_right(blocks));
+    }));
+}
+
 // Without a helper every 64th call looks at the clock.
 TEST(Release, AloneEvery64thCallLooksAtTheClock) {
     EXPECT_FINE(in_child([] {
