@@ -35,6 +35,7 @@
 #include "heap/refill.c"
 #include "heap/free.c"
 #include "heap/alloc.c"
+#include "heap/visit.c"
 #include "heap/registry.c"
 #include "heap/census.c"
 #include "api/stats.c"

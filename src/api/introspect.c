@@ -10,6 +10,7 @@
 #include "api/stats.h"
 #include "base/text.h"
 #include "core/options.h"
+#include "heap/visit.h"
 #include "os/os.h"
 #include "page/hole.h"
 #include "page/release.h"
@@ -118,6 +119,7 @@ WEIR_EXPORT int malloc_info(int options, FILE* stream) {
 /* 1 when something went back to the kernel. `pad` bytes of free memory may stay, as in glibc. */
 WEIR_EXPORT int malloc_trim(size_t pad) {
     heap_collect();
+    heaps_visit(true);
     if (pad != 0 && load_relaxed(&span_totals.dirty) + load_relaxed(&hole_pending) <= pad) return 0;
     return release_all() ? 1 : 0;
 }

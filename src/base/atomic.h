@@ -34,19 +34,31 @@
 #        define WEIR_THREAD_SANITIZER 1
 #    endif
 #endif
+/* owner_publish: a store of the owner's that others may follow where config_owner_publishes says so: they
+ * then see its stores before. On aarch64 that would be an instruction more. */
 #ifdef WEIR_THREAD_SANITIZER
+#    define owner_publish(p, v) store_release((p), (v))
 #    define owner_decrement(p) (store_relaxed((p), load_relaxed(p) - 1), load_relaxed(p))
 #    define owner_compare(p, v) (load_relaxed(p) == (v))
 #    define owner_peek(p) load_relaxed(p)
 #elif defined(__aarch64__)
+#    define owner_publish(p, v) store_relaxed((p), (v))
 /* With release: whoever sees the count that ends a slab also sees the stores before it. */
 #    define owner_decrement(p) owner_decrement_release(p)
 #    define owner_compare(p, v) (*(p) == (v))
 #    define owner_peek(p) (*(p))
 #else
-#    define owner_decrement(p) (--*(p)) /* x86-64 stores are seen in order */
+#    define owner_publish(p, v)                                                                              \
+        store_release((p), (v)) /* a plain store, as x86-64 stores are seen in order */
+#    define owner_decrement(p) (--*(p))
 #    define owner_compare(p, v) (*(p) == (v))
 #    define owner_peek(p) (*(p))
+#endif
+
+#if defined(__aarch64__) && !defined(WEIR_THREAD_SANITIZER)
+enum { config_owner_publishes = 0 };
+#else
+enum { config_owner_publishes = 1 };
 #endif
 
 WEIR_INLINE uint32_t owner_decrement_release(uint32_t* p) {

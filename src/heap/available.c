@@ -47,6 +47,7 @@ WEIR_FN struct slice* available_take(struct heap* h, unsigned c, bool resident) 
     struct slice* s = best != NULL ? best->next : NULL;
     for (unsigned i = 1; i < look && s != NULL; s = s->next, i++)
         if (is_better(s, best)) best = s;
+    if (best != NULL) slab_settle(best);
     if (best != NULL && resident && best->built == slab_used(best)) best = NULL;
     if (best != NULL) unlist(h, best);
     os_lock_give(&h->lock);
@@ -61,12 +62,21 @@ WEIR_FN void available_release(struct heap* h, struct slice* s) {
     spare_put(h, s);
 }
 
+WEIR_FN bool available_hold(struct heap* h, struct slice* s) {
+    /* Relaxed: only its owner lists a slab, and no other takes one away that has a block in use. */
+    if (load_relaxed(&s->listed) == 0) return false;
+    os_lock_take(&h->lock);
+    slab_settle(s);
+    return true;
+}
+
 WEIR_FN void available_sweep(struct heap* h, bool sort, const char* call) {
     os_lock_take(&h->lock);
     for (unsigned c = 0; c < CLASS_COUNT; c++) {
         struct slice* next;
         for (struct slice* s = h->available[c]; s != NULL; s = next) {
             next = s->next;
+            slab_settle(s);
             slab_collect(s, call);
             if (slab_used(s) == 0) {
                 unlist(h, s);
@@ -82,24 +92,55 @@ WEIR_FN void available_sweep(struct heap* h, bool sort, const char* call) {
     os_lock_give(&h->lock);
 }
 
+/* Under the lock of heap h: whether slab s, whatever it was before, is on its list, and its owner is not
+ * looking at it: its countdown has not ended. Not where the lock is taken again: by the child of a fork in
+ * the middle of a call that had it, or among fork handlers. */
+static bool is_listed_by(const struct heap* h, const struct slice* s) {
+    return h->lock.nest == 0 && owner_heap(load_acquire(&s->owner)) == h &&
+           load_relaxed(&s->kind) == SLICE_SLAB && load_relaxed(&s->listed) != 0;
+}
+
+/* Under the same lock: release the slab if all its blocks are back. */
+static bool release_if_empty(struct heap* h, struct slice* s) {
+    /* Acquire: pairs with the owner's last push and the release of the other givers. */
+    uint64_t counts = load_acquire(&s->counts);
+    uint32_t back = remote_count(load_acquire(&s->remote)) + slice_pages(s)->ahead;
+    /* A countdown that has ended: its owner is looking at the slab, or about to. */
+    if (counts_until(counts) == 0 || counts_used(counts) != back) return false;
+    unlist(h, s);
+    exposure_lose(h, s);
+    slab_release(s);
+    return true;
+}
+
 /* The caller has given the slab a block and may no longer rely on anything it says: by now it may have
  * been released and be another one. Under the lock of the heap it names, what it says holds. */
 WEIR_FN void available_steal(struct slice* s) {
     struct heap* h = owner_heap(load_relaxed(&s->owner));
     if (h == NULL || counts_used(load_relaxed(&s->counts)) != remote_count(load_relaxed(&s->remote))) return;
     os_lock_take(&h->lock);
-    /* Taken again: by the child of a fork in the middle of a call that had it, or among fork handlers. */
-    if (h->lock.nest == 0 && owner_heap(load_acquire(&s->owner)) == h &&
-        load_relaxed(&s->kind) == SLICE_SLAB && load_relaxed(&s->listed) != 0) {
-        /* Acquire: pairs with the owner's last push and the release of the other givers. */
-        uint64_t counts = load_acquire(&s->counts);
-        uint64_t word = load_acquire(&s->remote);
-        /* A countdown that has ended: its owner is looking at the slab. */
-        if (counts_until(counts) != 0 && counts_used(counts) == remote_count(word)) {
-            unlist(h, s);
-            exposure_lose(h, s);
-            slab_release(s);
-        }
+    if (is_listed_by(h, s)) release_if_empty(h, s);
+    os_lock_give(&h->lock);
+}
+
+/* Whether so many blocks wait to be sorted that a page may be free. */
+static bool is_worth_a_visit(const struct slice* s) {
+    const struct slice_pages* r = slice_pages(s);
+    uint64_t counts = load_relaxed(&s->counts);
+    uint32_t waiting = remote_count(load_relaxed(&s->remote));
+    if (config_owner_publishes) waiting += counts_built(counts) + r->ahead - counts_used(counts) - r->sorted;
+    return counts_until(counts) != 0 && waiting != 0 && waiting >= slab_frees_to_hole(s);
+}
+
+WEIR_FN void available_visit(struct heap* h, struct slice* s) {
+    os_lock_take(&h->lock);
+    if (is_listed_by(h, s) && !release_if_empty(h, s) && is_worth_a_visit(s)) {
+        /* Before any change: the child of a fork may find the slab half sorted. */
+        (void)__atomic_exchange_n(&h->visited, s, __ATOMIC_SEQ_CST);
+        slab_sort_as_visitor(s);
+        if (config_owner_publishes) exposure_clear(h, s);
+        if (!release_if_empty(h, s)) slab_nudge(s); /* the owner's next free looks, sooner than it meant to */
+        store_release(&h->visited, NULL);
     }
     os_lock_give(&h->lock);
 }

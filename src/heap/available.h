@@ -19,9 +19,14 @@ WEIR_FN void available_put(struct heap* h, struct slice* s, const char* call);
 WEIR_FN struct slice* available_take(struct heap* h, unsigned c, bool resident);
 /* Owner: a listed slab's last block came back: release it. */
 WEIR_FN void available_release(struct heap* h, struct slice* s);
+/* Owner, who frees or has just freed a block of the slab: if it is listed, keep visitors away, and make what
+ * they did part of it. True: heap h's lock is taken. */
+WEIR_FN bool available_hold(struct heap* h, struct slice* s);
 /* Owner: take in what other threads freed of all listed slabs, and release the empty ones. `sort`: and make
  * holes of the others' free pages. */
 WEIR_FN void available_sweep(struct heap* h, bool sort, const char* call);
+/* Anybody: if slab s is listed by heap h, sort what it has, or release it. */
+WEIR_FN void available_visit(struct heap* h, struct slice* s);
 /* Anybody: if slab s is listed by its owner and none of its blocks is in use, release it. */
 WEIR_FN void available_steal(struct slice* s);
 

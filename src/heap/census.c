@@ -25,7 +25,7 @@ static uint32_t bin_count(const struct heap* h, unsigned c) {
 /* Blocks of a slab that are neither on its list nor on their way home. */
 static uint32_t slab_out(const struct slice* s) {
     uint32_t out = counts_used(load_relaxed(&s->counts));
-    uint32_t remote = remote_count(load_relaxed(&s->remote));
+    uint32_t remote = remote_count(load_relaxed(&s->remote)) + load_relaxed(&slice_pages(s)->ahead);
     return out > remote ? out - remote : 0;
 }
 

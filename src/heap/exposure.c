@@ -61,6 +61,19 @@ WEIR_FN void exposure_arm(struct heap* h, struct slice* s, uint32_t used) {
     slab_count(s, used, frees_unseen(h, s), s->built);
 }
 
+WEIR_FN void exposure_advance(struct slice* s) {
+    if (s->rest == 0) return; /* it ends with the last block */
+    uint32_t frees = slab_frees_to_hole(s);
+    uint32_t unsorted = slab_unsorted(s);
+    if (slice_pages(s)->sorted == 0) {
+        /* As it was armed, no block being sorted: so many in all. */
+        frees = s->until;
+        unsorted = 0;
+    }
+    uint32_t until = frees > unsorted ? frees - unsorted : 1;
+    slab_count(s, slab_used(s), until < s->until ? until : s->until, s->built);
+}
+
 /* Sort a slab that was charged some time ago, if it is still what it was. Under the heap's lock, so that
  * nobody steals it. */
 static void exposure_sort(struct heap* h, struct slice* s) {

@@ -22,6 +22,8 @@ WEIR_FN void exposure_clear(struct heap* h, struct slice* s);
 /* Set the countdown for `used` blocks in use. Owner; afterwards, a slab on the available list is to be looked
  * at under the heap's lock alone. */
 WEIR_FN void exposure_arm(struct heap* h, struct slice* s, uint32_t used);
+/* Blocks came to the list, or were sorted, past the countdown: it ends as if the owner had freed them. */
+WEIR_FN void exposure_advance(struct slice* s);
 /* The countdown of s ended while blocks are in use: charge it, and sort what has to be. */
 WEIR_FN void exposure_due(struct heap* h, struct slice* s);
 

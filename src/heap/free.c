@@ -3,6 +3,8 @@
  * SPDX-License-Identifier: Apache-2.0
  */
 #include "core/report.h"
+#include "heap/available.h"
+#include "heap/exposure.h"
 #include "heap/free.h"
 #include "heap/full.h"
 #include "heap/heap.h"
@@ -10,6 +12,7 @@
 #include "heap/medium.h"
 #include "heap/refill.h"
 #include "heap/slab.h"
+#include "heap/visit.h"
 #include "os/os.h"
 #include "page/release.h"
 
@@ -33,7 +36,11 @@ static void outbox_flush(struct heap* h, struct outbox* o) {
     o->count = 0;
     o->slab = NULL;
     store_relaxed(&h->remote_frees, h->remote_frees + count);
-    if (slab_push_remote(s, o->first, o->last, count)) heap_adopt(h, s);
+    size_t bytes = count * (size_t)slab_class(s)->bytes;
+    if (slab_push_remote(s, o->first, o->last, count))
+        heap_adopt(h, s);
+    else
+        visit_owed(h, bytes);
 }
 
 WEIR_FN void outbox_flush_all(struct heap* h) {
@@ -71,15 +78,24 @@ static void slab_free_from(struct heap* h, struct slice* s, block_t* p, bool ful
         /* The nudge goes first, and is gone before the look at what came in (seq_cst): blocks that come in
          * afterwards nudge again. */
         (void)__atomic_exchange_n(&s->owner, h->owner_word, __ATOMIC_SEQ_CST);
+        bool held = available_hold(h, s);
         slab_collect(s, call);
-        if (!full && slab_list_starts_with(s, p)) {
-            core_report("double-free", REPORT_FREED, p, call);
-            return;
+        bool twice = !full && slab_list_starts_with(s, p);
+        if (held) {
+            exposure_advance(s);
+            os_lock_give(&h->lock);
         }
-        slab_push(s, p);
+        if (twice)
+            core_report("double-free", REPORT_FREED, p, call);
+        else
+            slab_push(s, p);
     } else if (full || (load_relaxed(&s->remote) & REMOTE_UNOWNED) != 0) {
         /* Relaxed: only chooses between the two ways, both of which are right. */
-        if (slab_push_remote(s, p, p, 1)) heap_adopt(h, s);
+        size_t bytes = slab_class(s)->bytes;
+        if (slab_push_remote(s, p, p, 1))
+            heap_adopt(h, s);
+        else
+            visit_owed(h, bytes);
         store_relaxed(&h->remote_frees, h->remote_frees + 1);
     } else {
         outbox_put(h, s, p, call);
@@ -97,7 +113,11 @@ static void slab_free_slow(struct slice* s, block_t* p, const char* call) {
     if (full) full_seal(s, p);
     if (h == &heap_empty) {
         /* A thread that ends, or that never allocated: it gets no heap for this. */
-        if (slab_push_remote(s, p, p, 1)) orphan_put(s);
+        size_t bytes = slab_class(s)->bytes;
+        if (slab_push_remote(s, p, p, 1))
+            orphan_put(s);
+        else
+            visit_owed(h, bytes);
         add_relaxed(&heap_totals.remote_frees, 1);
         release_poke();
         return;

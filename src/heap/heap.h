@@ -96,6 +96,11 @@ struct heap {
     uint32_t kept_medium_bytes;
     uint32_t medium_hand; /* which of them goes next */
     uint32_t arena;       /* where the last one came from */
+    size_t owed;           /* bytes given to other heaps' slabs that release_owed does not know of yet */
+    /* Visitors: see visit.h. */
+    struct slice* visited; /* whose lists one is changing; Sync: atomic, under the lock */
+    uint64_t visit_calls;  /* slow_calls at the last visit, and whether there were none since; */
+    bool visit_idle;       /* Sync: relaxed atomics */
     /* Registry; Sync: heaps_lock. */
     struct heap* registry_next;
     struct heap* spare_next;
@@ -207,7 +212,7 @@ WEIR_INLINE void slab_push(struct slice* s, block_t* p) {
     p->next = s->free;
     /* A fork child may meet this list at any instruction: the link is written before the head. */
     __atomic_signal_fence(__ATOMIC_SEQ_CST);
-    store_relaxed(&s->free, (void*)p);
+    owner_publish(&s->free, (void*)p);
     if (weir_unlikely(owner_decrement(&s->until) == 0)) heap_free_last(p, s);
 }
 

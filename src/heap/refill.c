@@ -372,8 +372,9 @@ WEIR_FN void bin_return(struct heap* h, unsigned c, const char* call) {
 }
 
 /* All blocks of a slab that is not active came back: it goes, its list checked when its turn has come. */
-static void slab_drained(struct heap* h, struct slice* s, block_t* first) {
-    uint32_t count = slab_list_count(s, first, slab_unsorted(s));
+static void slab_drained(struct heap* h, struct slice* s) {
+    uint32_t count = slab_list_count(s, s->free, slab_unsorted(s));
+    block_t* first = s->free;
     s->free = NULL;
     if (count == 0 || list_check(h, s, first, count, "free")) available_release(h, s);
 }
@@ -413,14 +414,15 @@ WEIR_FN void heap_free_last(block_t* p, struct slice* s) {
     struct heap* h = heap_self();
     weir_assert(s->free == p);
     heap_enter(h);
-    bool whole = s->rest == 0; /* the list starts with p, still */
     bool kept = false;
+    bool held = available_hold(h, s);
     if (!slab_lives_on(h, s)) {
         if (h->active[s->size_class] == s)
             kept = slab_keep(h, s->size_class, s);
         else
-            slab_drained(h, s, whole ? p : s->free);
+            slab_drained(h, s);
     }
+    if (held) os_lock_give(&h->lock);
     heap_leave(h);
     if (!kept) release_poke();
 }

@@ -16,6 +16,7 @@
 #include "heap/refill.h"
 #include "heap/slab.h"
 #include "heap/spare.h"
+#include "heap/visit.h"
 #include "os/os.h"
 #include "page/release.h"
 #include "page/span.h"
@@ -67,6 +68,10 @@ static void heap_reset(struct heap* h) {
     store_relaxed(&h->exposed, (uint64_t)0);
     h->exposed_shift = h->exposed_blocks = 0;
     h->exposed_handed_out = 0;
+    h->owed = 0;
+    h->visited = NULL;
+    store_relaxed(&h->visit_calls, (uint64_t)0);
+    store_relaxed(&h->visit_idle, false);
 }
 
 /* Under heaps_lock: move the figures of an ended heap to the totals and let another thread have it. */
@@ -167,6 +172,7 @@ WEIR_FN struct heap* heap_attach(void) {
         core_options_start();
         region_start(core_options.reserve);
         release_start(&heap_empty);
+        release_look_hook = heaps_visit;
         full_start();
         arena_start();
     }
@@ -268,6 +274,7 @@ static void slab_leave_behind(struct slice* s, void* survivor) {
         return;
     if (owner != NULL && owner->set_aside) return;
     if (owner == self && self != &heap_empty) {
+        if (!fork_has_own_lock && self->visited == s) slab_forget_all(s);
         if (!fork_has_own_lock && load_relaxed(&s->listed) != 0)
             slab_list_push(&self->available[s->size_class], s);
         return;

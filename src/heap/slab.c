@@ -35,7 +35,7 @@ WEIR_FN struct slice* slab_make(struct heap* h, unsigned c) {
         store_relaxed(&s[i].owner, NULL);
         store_release(&s[i].kind, (uint8_t)SLICE_SLAB_REST); /* publishes its pages to the release pass */
     }
-    pages->sorted = pages->charged = 0;
+    pages->sorted = pages->charged = pages->taken = pages->ahead = 0;
     store_release(&s->kind, (uint8_t)SLICE_SLAB); /* publishes the record to the census and the pass */
     store_release(&s->owner, h->owner_word);      /* publishes the record to available_steal */
     if (!spare)                                   /* whose pages were holes already */
@@ -137,8 +137,7 @@ WEIR_FN bool slab_disown(struct slice* s) {
     return false;
 }
 
-/* The first block on the remote list: make the owner's next free look. */
-static void slab_nudge(struct slice* s) {
+WEIR_FN void slab_nudge(struct slice* s) {
     void* owner = load_relaxed(&s->owner);
     if (owner == NULL || ((uintptr_t)owner & OWNER_NUDGED) != 0) return;
     /* Fails where the slab changed hands meanwhile; whoever took it took the blocks in. */
@@ -157,7 +156,7 @@ static bool push_remote(struct slice* s, block_t* first, block_t* last, uint32_t
         /* Release: publishes the links to slab_collect. Acquire: if the slab was unowned, its record. */
     } while (!cas_acq_rel(&s->remote, &word, wanted));
     if ((word & REMOTE_UNOWNED) != 0) return true;
-    if ((word & REMOTE_FIRST) == 0) slab_nudge(s);
+    if ((word & REMOTE_FIRST) == 0) slab_nudge(s); /* the first block: the owner's next free looks */
     available_steal(s);
     return false;
 }

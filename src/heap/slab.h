@@ -52,6 +52,16 @@ WEIR_INLINE void slab_count(struct slice* s, uint32_t used, uint32_t frees, uint
     /* Release: with it the slab may be stolen, by a thread that then looks at the rest of the record. */
     store_release(&s->counts, until | (uint64_t)(used - until) << 32 | (uint64_t)built << 48);
 }
+/* Change them while the owner may count down: its lock is the caller's, or it is the caller. */
+WEIR_INLINE void slab_counts_move(struct slice* s, int32_t rest, int32_t built) {
+    uint64_t counts = load_relaxed(&s->counts); /* relaxed: the compare below decides */
+    uint64_t moved;
+    do {
+        moved = (uint64_t)(uint16_t)((int32_t)(counts >> 32 & 0xffff) + rest) << 32;
+        moved |= (uint64_t)(uint16_t)((int32_t)counts_built(counts) + built) << 48;
+        moved |= counts_until(counts);
+    } while (!cas_acq_rel(&s->counts, &counts, moved));
+}
 WEIR_INLINE void slab_set_built(struct slice* s, uint32_t built) {
     struct heap* h = owner_heap(load_relaxed(&s->owner));
     if (h != NULL) add_relaxed(&h->slab_bytes, ((uint64_t)built - s->built) * slab_class(s)->bytes);
@@ -85,6 +95,12 @@ WEIR_FN block_t* slab_take_sorted(struct slice* s, uint32_t* count);
 /* Owner, with no thread that could steal the slab: sort what is on `free`, and make holes of the pages that
  * no block touches any more. False: reported, blocks lost. */
 WEIR_FN bool slab_sort(struct slice* s, const char* call);
+/* Anybody, with the lock of the heap that lists the slab: sort what others freed, and what its owner did, who
+ * may go on meanwhile; make holes. False: reported, blocks lost. */
+WEIR_FN bool slab_sort_as_visitor(struct slice* s);
+/* Owner, of a slab that is listed with its heap's lock: what visitors did becomes part of its list and
+ * counts. */
+WEIR_FN void slab_settle(struct slice* s);
 /* Make holes of all pages of a slab none of whose blocks is in use. Returns the bytes of those that were
  * none. */
 WEIR_FN size_t slab_close(struct slice* s);
@@ -99,6 +115,8 @@ WEIR_FN block_t* slab_walk(const struct slice* s, block_t* first, uint32_t count
 WEIR_FN void slab_collect(struct slice* s, const char* call);
 /* Owner: give up a slab that is on no list. False: blocks came in meanwhile, it is still the caller's. */
 WEIR_FN bool slab_disown(struct slice* s);
+/* Make the owner's next free into the slab go the slow way. */
+WEIR_FN void slab_nudge(struct slice* s);
 /* Hand `count` linked blocks to the slab's owner. True: nobody owned it, and the caller does now. False:
  * the slab may be gone when the call returns. */
 WEIR_FN bool slab_push_remote(struct slice* s, block_t* first, block_t* last, uint32_t count);

@@ -153,7 +153,7 @@ static bool page_is_whole(const struct view* v, uint32_t page) {
     list_set(v, page, NULL);
     record_of(v, page)->used[index_of(v, page)] = (uint16_t)built;
     v->pages->sorted -= (uint16_t)(built < v->pages->sorted ? built : v->pages->sorted);
-    slab_count(s, slab_used(s) + built, s->until, s->built);
+    slab_counts_move(s, (int32_t)built, 0);
     if (n > built)
         core_report("double-free", REPORT_FREED, first, "free");
     else
@@ -190,7 +190,9 @@ static void pages_detach(const struct view* v, uint32_t from, uint32_t to) {
     }
     if (!some) return;
     v->pages->sorted -= (uint16_t)lost;
-    slab_set_built(s, s->built - lost);
+    slab_counts_move(s, 0, -(int32_t)lost);
+    struct heap* h = owner_heap(load_relaxed(&s->owner));
+    if (h != NULL) sub_relaxed(&h->slab_bytes, (uint64_t)lost * v->class->bytes);
 }
 
 /* Where the sorting of a list stopped: a block that is free already, or none. */
@@ -213,39 +215,127 @@ static bool page_starts_with(const struct view* v, uint32_t page, const block_t*
     return false;
 }
 
-WEIR_FN bool slab_sort(struct slice* s, const char* call) {
-    struct view v = view_of(s);
-    uint32_t count = slab_list_count(s, s->free, slab_unsorted(s));
-    block_t* p = s->free;
-    block_t* last = NULL;
-    uint32_t from = UINT32_MAX;
-    uint32_t to = 0;
-    s->free = NULL;
+/* A list that goes to the pages' lists: what is left of it, the last block that went, and the pages that the
+ * blocks touch. */
+struct sorting {
+    block_t* left;
+    block_t* last;
+    uint32_t from;
+    uint32_t to;
+};
+
+/* Sort the blocks of l->left before `end`, `most` at most; stops at one that is none, or free already.
+ * Returns their number. */
+static uint32_t list_sort(const struct view* v, struct sorting* l, const block_t* end, uint32_t most) {
     uint32_t done = 0;
-    for (; done < count && p != NULL && slab_holds_block(s, p); done++) {
-        uint32_t block = class_block_index(v.class, (uintptr_t)p - slice_address(s));
-        uint32_t home = block_home(&v, block);
-        struct slice_pages* r = record_of(&v, home);
-        uint32_t i = index_of(&v, home);
-        if (r->used[i] == 0 || page_starts_with(&v, home, p)) break; /* free already */
+    block_t* p = l->left;
+    l->last = NULL;
+    for (; done < most && p != end && p != NULL && slab_holds_block(v->slab, p); done++) {
+        uint32_t block = class_block_index(v->class, (uintptr_t)p - slice_address(v->slab));
+        uint32_t home = block_home(v, block);
+        struct slice_pages* r = record_of(v, home);
+        uint32_t i = index_of(v, home);
+        if (r->used[i] == 0 || page_starts_with(v, home, p)) break; /* free already */
         block_t* next = p->next;
         r->used[i]--;
-        block_cross(&v, block, home, false);
-        p->next = list_at(&v, home);
-        list_set(&v, home, p);
-        if (home < from) from = home;
-        uint32_t end = block_end(&v, block);
-        if (end > to) to = end;
-        last = p;
+        block_cross(v, block, home, false);
+        p->next = list_at(v, home);
+        list_set(v, home, p);
+        if (home < l->from) l->from = home;
+        uint32_t last_page = block_end(v, block);
+        if (last_page > l->to) l->to = last_page;
+        l->last = p;
         p = next;
     }
-    v.pages->sorted += (uint16_t)done;
-    bool good = done == count && p == NULL;
+    l->left = p;
+    v->pages->sorted += (uint16_t)done;
+    return done;
+}
+
+WEIR_FN bool slab_sort(struct slice* s, const char* call) {
+    struct view v = view_of(s);
+    slab_settle(s);
+    uint32_t count = slab_list_count(s, s->free, slab_unsorted(s));
+    struct sorting l = {.left = s->free, .from = UINT32_MAX};
+    s->free = NULL;
+    uint32_t done = list_sort(&v, &l, NULL, count);
+    bool good = done == count && l.left == NULL;
     /* What is left of the list is lost, and counts as in use. */
     if (done != count) slab_count(s, s->built - v.pages->sorted, s->until, s->built);
-    if (done != 0) pages_detach(&v, from, to);
-    if (!good) sort_report(s, p, last, call);
+    if (done != 0) pages_detach(&v, l.from, l.to);
+    if (!good) sort_report(s, l.left, l.last, call);
     return good;
+}
+
+/* The block from which on a visitor took the owner's list; NULL: none did. */
+static block_t* taken_at(const struct view* v) {
+    if (v->pages->taken == 0) return NULL;
+    return (block_t*)(slice_address(v->slab) + (uintptr_t)(v->pages->taken - 1) * GRANULE);
+}
+
+/* A visitor sorts the owner's list. The owner may be in the middle of a push: it has read the head, and will
+ * link its block to it. So the head stays what it is, and from now on stands for the end of the list: nothing
+ * of it is read any more. Returns whether all is well. */
+static bool visitor_takes_own(const struct view* v, struct sorting* l) {
+    struct slice* s = v->slab;
+    if (!config_owner_publishes) return true;
+    block_t* head = load_acquire(&s->free); /* acquire: pairs with slab_push, and the links of its list */
+    const block_t* end = taken_at(v);
+    if (head == end) return true;
+    l->left = head;
+    list_sort(v, l, end, s->built);
+    v->pages->taken = (uint16_t)(((uintptr_t)head - slice_address(s)) / GRANULE + 1);
+    if (l->left == end) return true;
+    /* What is left of the list is lost, and counts as in use. */
+    uint64_t counts = load_relaxed(&s->counts);
+    int32_t lost =
+        (int32_t)(counts_built(counts) + v->pages->ahead) - (int32_t)counts_used(counts) - v->pages->sorted;
+    if (lost > 0) slab_counts_move(s, lost, 0);
+    return false;
+}
+
+/* A visitor sorts what other threads freed. The owner counts these blocks as in use: what it can do without
+ * knowing, as it may be counting down, comes off `rest`; the others wait in `ahead`. */
+static bool visitor_takes_remote(const struct view* v, struct sorting* l) {
+    struct slice* s = v->slab;
+    if (load_relaxed(&s->remote) == 0) return true;
+    uint64_t word = xchg_acquire(&s->remote, 0); /* acquire: pairs with slab_push_remote */
+    uint32_t count = remote_count(word);
+    l->left = (block_t*)(slice_address(s) + (((word & REMOTE_FIRST) - 1) * GRANULE));
+    uint32_t done = list_sort(v, l, NULL, count);
+    uint32_t rest = (uint32_t)(load_relaxed(&s->counts) >> 32 & 0xffff);
+    uint32_t known = done < rest ? done : rest;
+    store_relaxed(&v->pages->ahead, (uint16_t)(v->pages->ahead + done - known));
+    slab_counts_move(s, -(int32_t)known, 0);
+    return done == count && l->left == NULL; /* if not, the others stay counted as in use */
+}
+
+WEIR_FN bool slab_sort_as_visitor(struct slice* s) {
+    struct view v = view_of(s);
+    struct sorting l = {.from = UINT32_MAX};
+    bool good = visitor_takes_own(&v, &l) && visitor_takes_remote(&v, &l);
+    if (l.from <= l.to) pages_detach(&v, l.from, l.to);
+    if (!good) sort_report(s, l.left, l.last, "free");
+    return good;
+}
+
+WEIR_FN void slab_settle(struct slice* s) {
+    struct view v = view_of(s);
+    if ((v.pages->taken | v.pages->ahead) == 0) return;
+    const block_t* end = taken_at(&v);
+    block_t* last = NULL;
+    block_t* p = s->free;
+    for (uint32_t n = 0; end != NULL && p != end && n < s->built && slab_holds_block(s, p); n++) {
+        last = p;
+        p = p->next;
+    }
+    if (end != NULL && last == NULL) s->free = NULL;
+    if (end != NULL && last != NULL && p == end) last->next = NULL; /* if not, it was written to */
+    uint32_t used = slab_used(s);
+    uint32_t ahead = v.pages->ahead;
+    v.pages->taken = 0;
+    store_relaxed(&v.pages->ahead, (uint16_t)0);
+    slab_recount_used(s, used > ahead ? used - ahead : 0);
 }
 
 WEIR_FN uint32_t slab_frees_to_hole(const struct slice* s) {
@@ -404,7 +494,7 @@ WEIR_FN void slab_forget_all(struct slice* s) {
     }
     for (uint32_t block = 0; block < v.class->capacity; block++)
         if (!block_has_hole(&v, block)) block_cross(&v, block, block_home(&v, block), true);
-    v.pages->sorted = v.pages->charged = 0;
+    v.pages->sorted = v.pages->charged = v.pages->taken = v.pages->ahead = 0;
     s->free = NULL;
     slab_count(s, built, built, built);
 }

@@ -33,6 +33,8 @@ WEIR_VAR struct release_totals release_totals;
 WEIR_VAR struct os_lock release_lock = {.rank = LOCK_RELEASE};
 WEIR_VAR uint32_t release_state;
 WEIR_VAR uint32_t release_busy;
+WEIR_VAR uint64_t release_owed;
+WEIR_VAR void (*release_look_hook)(bool all);
 WEIR_VAR void (*release_tick_hook)(void);
 
 static void* helper_thread_word;
@@ -59,6 +61,7 @@ static uint64_t since_busy_ns;
 static uint64_t since_window_ns;
 static uint64_t since_marked_ns;
 static uint64_t last_cpu_ns;
+static bool stirred; /* Sync: the helper; something was poked since all heaps were looked at */
 
 /* What is being purged. Sync: release_lock. */
 struct batch {
@@ -351,16 +354,29 @@ static uint64_t alone_window_ns(void) {
 
 /* A window ends where there is no helper. */
 static void alone_pass(void) {
+    if (release_look_hook != NULL) release_look_hook(false);
     if (!pass_start()) return;
     window_pass();
     delays_adapt(alone_window_ns());
     pass_end();
 }
 
+/* What threads hold for themselves becomes holes: all of it once the process is quiet, else at the end of a
+ * window that of threads without need. */
+static void heaps_look(uint64_t elapsed) {
+    bool quiet = load_relaxed(&release_busy) == 0;
+    bool window = since_window_ns + elapsed >= load_relaxed(&release_totals.window_ns);
+    stirred |= !quiet;
+    if (release_look_hook == NULL || (!window && (!quiet || !stirred))) return;
+    if (quiet) stirred = false;
+    release_look_hook(quiet);
+}
+
 /* One of the helper's looks, `release_delay` apart. A process that has needed nothing of the page layer since
  * the last one is quiet: what is free then goes at once. One that works on is looked at window by window. */
 static void helper_look(void) {
     uint64_t elapsed = core_options.release_delay * 1000000;
+    heaps_look(elapsed);
     if (!pass_start()) return;
     bool quiet = __atomic_exchange_n(&release_busy, 0u, __ATOMIC_RELAXED) == 0;
     since_busy_ns = quiet ? since_busy_ns + elapsed : 0;
@@ -396,7 +412,7 @@ WEIR_FN bool release_all(void) {
 static uint64_t returnable(void) {
     uint64_t bytes = free_bytes();
     uint64_t refused = load_relaxed(&refused_bytes);
-    return bytes > refused ? bytes - refused : 0;
+    return (bytes > refused ? bytes - refused : 0) + load_relaxed(&release_owed);
 }
 
 /* Without a helper for a while. */
@@ -426,7 +442,9 @@ static void helper_sleep(uint64_t until, bool* watches) {
         *watches = false;
         os_futex_wait_for(&helper_word, HELPER_SLEEPS, left);
     }
-    if (pressure == OS_PRESSURE_SOME) release_all();
+    if (pressure != OS_PRESSURE_SOME) return;
+    if (release_look_hook != NULL) release_look_hook(true);
+    release_all();
 }
 
 /* Whether the helper has gone to sleep for good: it had nothing to do for a while. */

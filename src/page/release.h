@@ -33,6 +33,11 @@ enum release_state { RELEASE_ASLEEP = 0, RELEASE_HELPER = 1, RELEASE_ALONE = 2, 
 WEIR_VAR_DECL uint32_t release_state; /* Sync: atomic */
 WEIR_VAR_DECL uint32_t release_busy;  /* Sync: relaxed; something was poked since the helper last looked */
 
+/* Bytes of blocks that threads freed for others, and that nobody looked at since. Sync: relaxed atomic. */
+WEIR_VAR_DECL uint64_t release_owed;
+/* Called before a pass, with no lock of a rank from LOCK_HEAP on held: make holes of what threads that do
+ * nothing hold, or, with `all`, any thread. Set by the heap layer. */
+WEIR_VAR_DECL void (*release_look_hook)(bool all);
 /* Called at the end of each of the helper's windows, with no lock held. Set by the api layer. */
 WEIR_VAR_DECL void (*release_tick_hook)(void);
 

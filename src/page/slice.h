@@ -100,7 +100,7 @@ enum { SLICE_PAGES_MAX = 16 };
 
 /* Beside each slice's record, in an array of its own: read and written on slow paths alone.
  *  Sync: `state` and `marked` atomic; `mark_next` belongs to the list of marked slices (page/hole.h); the
- * rest to the owner of the slab. */
+ * rest to the owner of the slab; while it is `listed`, under the owner's lock. */
 struct slice_pages {
     uint64_t state;
     struct slice_pages* mark_next;
@@ -112,6 +112,8 @@ struct slice_pages {
     uint16_t charged; /* slab, first slice: blocks on `free` that its heap has counted as exposed */
     uint16_t row;     /* region, once marked */
     uint8_t marked;   /* on the list of marked slices */
+    uint16_t taken;   /* slab, first slice: the block on `free`, in granules + 1, where a visitor took over */
+    uint16_t ahead;   /* slab, first slice: blocks that `until` counts, though a visitor has sorted them */
 };
 static_assert(sizeof(struct slice_pages) == 96, "a slice's share of metadata is 160 bytes in 65536");
 

@@ -10,6 +10,7 @@
 #include "heap/census.h"
 #include "heap/heap.h"
 #include "heap/slab.h"
+#include "heap/visit.h"
 #include "os/os.h"
 #include "page/hole.h"
 #include "page/span.h"
@@ -27,6 +28,7 @@ bool unit_size_matches(size_t usable, size_t size, size_t align) {
 struct heap* unit_attach(void) { return heap_attach(); }
 void unit_detach(void) { heap_detach("thread exit"); }
 void unit_collect(void) { heap_collect(); }
+void unit_visit(bool all) { heaps_visit(all); }
 struct heap* unit_self(void) { return heap_self() == &heap_empty ? NULL : heap_self(); }
 void unit_fork_prepare(void) { heap_fork_prepare(); }
 void unit_fork_parent(void) { heap_fork_parent(); }
@@ -163,11 +165,15 @@ static const char* slab_wrong(const struct slice* s) {
     for (uint32_t i = 1; i < s->span_slices; i++)
         if (s[i].kind != SLICE_SLAB_REST || s[i].back != i || s[i].owner != NULL)
             return "a further slice is no REST";
-    for (const block_t* p = s->free; p != NULL && wrong == NULL; p = p->next, listed++)
+    const struct slice_pages* r = slice_pages(s);
+    const block_t* taken =
+        r->taken == 0 ? NULL : (const block_t*)(slice_address(s) + (r->taken - 1u) * GRANULE);
+    for (const block_t* p = s->free; p != taken && p != NULL && wrong == NULL; p = p->next, listed++)
         mark(seen, s, p, SEEN_FREE, &wrong);
+    if ((r->taken != 0 || r->ahead != 0) && s->listed == 0) return "visited, and on no list";
     if (wrong == NULL) wrong = pages_wrong(s, seen);
     if (wrong != NULL) return wrong;
-    if (slab_used(s) + listed + slice_pages(s)->sorted != s->built) return "used + list + sorted != built";
+    if (slab_used(s) - r->ahead + listed + r->sorted != s->built) return "used + list + sorted != built";
     if (s->until == 0 && s->rest != 0) return "the countdown has ended, and nobody has looked";
     uint64_t word = load_acquire(&s->remote);
     uint32_t granule = (uint32_t)(word & REMOTE_FIRST);
@@ -177,7 +183,7 @@ static const char* slab_wrong(const struct slice* s) {
     for (; p != NULL && wrong == NULL; p = p->next, count++) mark(seen, s, p, SEEN_FREE, &wrong);
     if (wrong != NULL) return wrong;
     if (count != remote_count(word)) return "remote count is not the list's length";
-    if (count > slab_used(s)) return "more came back than was out";
+    if (count + r->ahead > slab_used(s)) return "more came back than was out";
     if ((word & REMOTE_UNOWNED) != 0 && s->owner != NULL) return "unowned, with an owner";
     return NULL;
 }

@@ -24,6 +24,7 @@ bool unit_size_matches(size_t usable, size_t size, size_t align);
 struct heap* unit_attach(void);
 void unit_detach(void);
 void unit_collect(void);
+void unit_visit(bool all);
 /* The calling thread's heap; NULL: it has none. */
 struct heap* unit_self(void);
 void unit_fork_prepare(void);

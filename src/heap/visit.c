@@ -1,0 +1,60 @@
+/* visit.c: see visit.h.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include "heap/visit.h"
+
+#include "heap/available.h"
+#include "heap/registry.h"
+#include "heap/slab.h"
+#include "os/os.h"
+#include "page/release.h"
+#include "page/span.h"
+
+WEIR_FN void visit_owed(struct heap* h, size_t bytes) {
+    enum { step = 65536 };
+    if (h != &heap_empty && (h->owed += bytes) < step) return;
+    add_relaxed(&release_owed, (uint64_t)(h != &heap_empty ? h->owed : bytes));
+    if (h != &heap_empty) h->owed = 0;
+}
+
+/* Which heaps needed no list since this was last asked. */
+static void registry_look(void) {
+    for (struct heap* h = registry_first(); h != NULL; h = h->registry_next) {
+        uint64_t calls = load_relaxed(&h->slow_calls);
+        store_relaxed(&h->visit_idle, calls == load_relaxed(&h->visit_calls));
+        store_relaxed(&h->visit_calls, calls);
+    }
+}
+
+/* A first look without a lock: what it says may be old. */
+static void slab_visit(struct slice* s, bool all) {
+    if (load_acquire(&s->kind) != SLICE_SLAB || load_relaxed(&s->listed) == 0) return;
+    struct heap* h = owner_heap(load_relaxed(&s->owner));
+    if (h != NULL && (all || load_relaxed(&h->visit_idle))) available_visit(h, s);
+}
+
+/* Slabs are found by their records: lists would have to be locked for as long as a visit takes. False: there
+ * are no more regions. */
+static bool region_visit(uint32_t row, bool all) {
+    os_lock_take(&page_lock);
+    bool is_one = row < region_count;
+    struct region* r = &regions[is_one ? row : 0];
+    uint32_t first = r->first;
+    uint32_t frontier = is_one && r->base != 0 ? r->frontier : 0;
+    add_relaxed(&r->visitors, 1); /* under the lock, so that the records stay */
+    os_lock_give(&page_lock);
+    for (uint32_t i = first; i < frontier; i++) slab_visit(region_slices(r) + i, all);
+    __atomic_fetch_sub(&r->visitors, 1, __ATOMIC_RELEASE); /* pairs with span_free */
+    return is_one;
+}
+
+WEIR_FN void heaps_visit(bool all) {
+    /* A handler that forked here would leave its child a slab that is half changed. */
+    uint64_t signals;
+    bool blocked = os_signals_block(&signals);
+    store_relaxed(&release_owed, (uint64_t)0);
+    if (!all) registry_look();
+    for (uint32_t row = 0; region_visit(row, all);) row++;
+    if (blocked) os_signals_restore(signals);
+}

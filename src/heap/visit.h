@@ -1,0 +1,20 @@
+/* visit.h: what a thread that sleeps for good holds, sorted by others.
+ *
+ * The release pass has every heap's listed slabs visited, and so has malloc_trim: what their owners and other
+ * threads freed is sorted by page, as the owners would, and free pages become holes. Owners may run
+ * meanwhile: see slab_sort_as_visitor. It deliberately leaves active slabs alone, one of each class, whose
+ * owners take lists without a lock.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#ifndef WEIR_HEAP_VISIT_H
+#define WEIR_HEAP_VISIT_H
+
+#include "heap/heap.h"
+
+/* Visit the heaps that needed no list since the last visit; `all`: all of them. With no lock held. */
+WEIR_FN void heaps_visit(bool all);
+/* So many bytes were given to slabs of others. `h`: the giver's heap, maybe heap_empty. */
+WEIR_FN void visit_owed(struct heap* h, size_t bytes);
+
+#endif

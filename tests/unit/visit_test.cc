@@ -1,0 +1,234 @@
+// visit_test.cc: what a thread that sleeps holds is sorted by others: pages go back whoever freed their
+// blocks, and an owner that works on meanwhile has all its blocks. Called by ctest; each test starts the heap
+// in a child of its own.
+//
+// SPDX-License-Identifier: Apache-2.0
+#include "holes.h"
+#include <functional>
+#include <mutex>
+
+namespace {
+
+// Which blocks an owner frees itself, before it sleeps.
+enum Own { NONE, ONE_A_SLAB, ONE_A_PAGE, ONE_IN_THREE };
+
+// A thread that does what it is told and sleeps in between.
+class Owner {
+  public:
+    Owner()
+        : thread([this] {
+              unit_attach();
+              for (;;) {
+                  while (!told.load()) usleep(200);
+                  if (!task) break;
+                  task();
+                  told = false;
+              }
+              unit_detach();
+          }) {}
+    void does(const std::function<void()>& what) {
+        task = what;
+        told = true;
+        while (told.load()) usleep(200);
+    }
+    ~Owner() {
+        task = nullptr;
+        told = true;
+        thread.join();
+    }
+
+  private:
+    std::function<void()> task;
+    std::atomic<bool> told{false};
+    std::thread thread;
+};
+
+bool owner_frees(Own own, const Block& b, const Block* before, unsigned which) {
+    auto address = [](const Block& block) { return reinterpret_cast<uintptr_t>(block.p); };
+    if (own == ONE_A_SLAB)
+        return before == nullptr || address(b) / SLICE_BYTES != address(*before) / SLICE_BYTES;
+    if (own == ONE_A_PAGE) return before == nullptr || page_of(b.p) != page_of(before->p);
+    return own == ONE_IN_THREE && which % 3 == 0;
+}
+
+// The owner allocates and frees some; then others free all but one block in 100 pages.
+void owner_sleeps(size_t size, Own own, const char* options) {
+    EXPECT_FINE(in_child([=] {
+        windows_are_endless(options);
+        unit_attach();
+        Owner owner;
+        std::vector<Block> all, kept;
+        std::set<uintptr_t> ever, touched;
+        const size_t bytes = (unit_sanitized ? 100 : 400) * static_cast<size_t>(SLICE_BYTES);
+        owner.does([&] {
+            for (size_t had = 0; had < bytes;) {
+                Block b = {static_cast<unsigned char*>(unit_alloc(size)), size, 0,
+                           static_cast<unsigned char>(all.size())};
+                b.usable = unit_usable(b.p);
+                block_fill(b);
+                add_pages(ever, b.p, b.usable);
+                all.push_back(b);
+                had += b.usable;
+            }
+            std::vector<Block> left;
+            const Block* before = nullptr;
+            for (size_t i = 0; i < all.size(); before = &all[i++]) {
+                if (owner_frees(own, all[i], before, static_cast<unsigned>(i)))
+                    unit_free(all[i].p);
+                else
+                    left.push_back(all[i]);
+            }
+            all.swap(left);
+        });
+        Random random(size + own);
+        for (size_t i = all.size(); i > 1; i--) std::swap(all[i - 1], all[random.below(i)]);
+        const size_t one_in = 100 * std::max<size_t>(1, (size_t{1} << page_shift) / size);
+        for (size_t i = 0; i < all.size(); i++) {
+            if (i % one_in == 0)
+                kept.push_back(all[i]);
+            else
+                unit_free(all[i].p);
+        }
+        unit_collect(); // sends what waits to be sent
+        unit_visit(true);
+        release_all();
+        for (const Block& b : kept) add_pages(touched, b.p, b.usable);
+        size_t over = 0;
+        for (uintptr_t page : ever) over += touched.count(page) == 0 && is_resident(page);
+        EXPECT_LE(over << page_shift, 256u << 10) << size << " bytes, own " << own;
+        EXPECT_GE(unit_check_slabs(), 0);
+        for (const Block& b : kept) EXPECT_TRUE(block_intact(b, b.usable));
+        // Awake again, the owner has all that was free.
+        owner.does([&] {
+            for (const Block& b : kept) unit_free(b.p);
+            Blocks blocks;
+            for (size_t i = 0; i < 3 * one_in; i++) blocks.alloc(size);
+            EXPECT_TRUE(contents_right(blocks));
+            blocks.free_all();
+            unit_collect();
+        });
+        ASSERT_GE(unit_check_slabs(), 0);
+        struct unit_figures f;
+        unit_census(&f);
+        EXPECT_EQ(f.live_blocks, 0u);
+    }));
+}
+
+[[maybe_unused]] void owner_sleeps_in_all_ways(size_t size, const char* options) {
+    for (Own own : {NONE, ONE_A_SLAB, ONE_A_PAGE, ONE_IN_THREE}) owner_sleeps(size, own, options);
+}
+
+// Absent where mincore is the emulator's.
+TEST_UNEMULATED(Visit, FindsWhatOthersFreed) {
+    for (size_t size : {64u, 1000u, 5000u}) owner_sleeps_in_all_ways(size, "");
+}
+// Where the owner counts every free: it was small, or nobody is to look.
+TEST_UNEMULATED(Visit, FindsWhatTheOwnerCountsAsInUse) {
+    owner_sleeps_in_all_ways(1000, ":thread_free_max=1g");
+}
+TEST_UNEMULATED(Visit, FindsItWithReleaseOff) { owner_sleeps_in_all_ways(64, ":release=off"); }
+TEST_UNEMULATED(Visit, FindsItWithChecksAtTheCall) { owner_sleeps_in_all_ways(1000, ":checks=full"); }
+
+// Visits all the time, and gives the pages back.
+class Visitor {
+  public:
+    Visitor()
+        : thread([this] {
+              while (!stop.load()) {
+                  unit_visit(true);
+                  release_all();
+                  usleep(20);
+              }
+          }) {}
+    ~Visitor() {
+        stop = true;
+        thread.join();
+    }
+
+  private:
+    std::atomic<bool> stop{false};
+    std::thread thread;
+};
+
+struct Handed {
+    std::mutex lock;
+    std::vector<Block> blocks;
+};
+
+void free_intact(const Block& b) {
+    if (!block_intact(b, b.usable)) ADD_FAILURE() << "a live block was changed";
+    unit_free(b.p);
+}
+
+// One of the owners: it grows and shrinks, and hands every third block to whoever frees it.
+void works_on(size_t most, unsigned seed, Handed& handed) {
+    unit_attach();
+    Random random(seed);
+    std::vector<Block> mine;
+    for (unsigned round = 0; round < unit_rounds(300); round++) {
+        for (unsigned i = 0; i < 400; i++) {
+            size_t size = 1 + random.below(most);
+            Block b = {static_cast<unsigned char*>(unit_alloc(size)), size, 0, static_cast<unsigned char>(i)};
+            b.usable = unit_usable(b.p);
+            block_fill(b);
+            mine.push_back(b);
+        }
+        size_t left = random.below(4) == 0 ? 50 : mine.size() - 300;
+        while (mine.size() > left) {
+            std::swap(mine[random.below(mine.size())], mine.back());
+            if (random.below(3) == 0) {
+                std::lock_guard<std::mutex> hold(handed.lock);
+                handed.blocks.push_back(mine.back());
+            } else {
+                free_intact(mine.back());
+            }
+            mine.pop_back();
+        }
+        std::vector<Block> given;
+        {
+            std::lock_guard<std::mutex> hold(handed.lock);
+            while (handed.blocks.size() > 300) {
+                given.push_back(handed.blocks.back());
+                handed.blocks.pop_back();
+            }
+        }
+        for (const Block& b : given) free_intact(b);
+    }
+    for (const Block& b : mine) free_intact(b);
+    unit_detach();
+}
+
+void owners_work_on(size_t most, const char* options) {
+    EXPECT_FINE(in_child([=] {
+        windows_are_endless(options);
+        unit_attach();
+        Handed handed;
+        {
+            Visitor visitor, another;
+            std::vector<std::thread> owners;
+            for (unsigned i = 0; i < 3; i++)
+                owners.emplace_back([&handed, i, most] { works_on(most, i + 1, handed); });
+            for (std::thread& t : owners) t.join();
+        }
+        ASSERT_GE(unit_check_slabs(), 0);
+        for (const Block& b : handed.blocks) free_intact(b);
+        unit_collect();
+        unit_visit(true);
+        ASSERT_GE(unit_check_slabs(), 0);
+        struct unit_figures f;
+        unit_census(&f);
+        EXPECT_EQ(f.live_blocks, 0u);
+    }));
+}
+
+TEST(Visit, OwnersWorkOn) {
+    for (size_t most : {100u, 2000u, 20000u}) {
+        owners_work_on(most, "");
+        owners_work_on(most, ":thread_free_max=0");
+        owners_work_on(most, ":release=off");
+    }
+}
+TEST(Visit, OwnersOfRegionsThatGoAwayWorkOn) { owners_work_on(3000, ":thread_free_max=4k:reserve=4m"); }
+TEST(Visit, OwnersWithChecksAtTheCallWorkOn) { owners_work_on(2000, ":checks=full"); }
+
+} // namespace
