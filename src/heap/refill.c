@@ -307,8 +307,8 @@ static void refill_chores(struct heap* h) {
     medium_age(h);
 }
 
-/* The active slab has nothing free that is resident. */
-static bool refill_beyond(struct heap* h, unsigned c, struct slice* s) {
+/* The active slab has nothing free that is resident. `busy`: slabs met whose pages were being purged. */
+static bool refill_beyond(struct heap* h, unsigned c, struct slice* s, unsigned* busy) {
     struct slice* other = available_take(h, c, true);
     if (other != NULL) {
         active_drop(h, c);
@@ -319,8 +319,9 @@ static bool refill_beyond(struct heap* h, unsigned c, struct slice* s) {
     if (slab_fill_bin(h, c, s, true)) return true;
     active_drop(h, c);
     if (s->built < slab_class(s)->capacity) {
-        /* What it has left is being purged just now: it is no full slab, but another one serves. */
-        h->active[c] = slab_next(h, c);
+        /* What it has left is being purged just now: it is no full slab, but another one serves. The second
+         * time a new one, lest the two be tried in turns for as long as that takes. */
+        h->active[c] = (*busy)++ == 0 ? slab_next(h, c) : slab_new(h, c);
         available_put(h, s, "malloc");
         return false;
     }
@@ -332,10 +333,11 @@ static bool refill_beyond(struct heap* h, unsigned c, struct slice* s) {
 }
 
 static bool refill_from(struct heap* h, unsigned c) {
+    unsigned busy = 0;
     for (;;) {
         struct slice* s = h->active[c];
         if (s == NULL && (s = h->active[c] = slab_next(h, c)) == NULL) return false;
-        if (slab_fill_bin(h, c, s, false) || refill_beyond(h, c, s)) return true;
+        if (slab_fill_bin(h, c, s, false) || refill_beyond(h, c, s, &busy)) return true;
     }
 }
 

@@ -96,8 +96,8 @@ WEIR_FN block_t* slab_take_sorted(struct slice* s, uint32_t* count);
  * no block touches any more. False: reported, blocks lost. */
 WEIR_FN bool slab_sort(struct slice* s, const char* call);
 /* Anybody, with the lock of the heap that lists the slab: sort what others freed, and what its owner did, who
- * may go on meanwhile; make holes. False: reported, blocks lost. */
-WEIR_FN bool slab_sort_as_visitor(struct slice* s);
+ * may go on meanwhile; make holes. What is wrong with a list is left for the owner to report. */
+WEIR_FN void slab_sort_as_visitor(struct slice* s);
 /* Owner, of a slab that is listed with its heap's lock: what visitors did becomes part of its list and
  * counts. */
 WEIR_FN void slab_settle(struct slice* s);

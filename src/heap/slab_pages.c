@@ -17,10 +17,11 @@ struct view {
     struct slice_pages* pages; /* of the first slice */
     uint32_t shift;            /* log2 of a page's bytes */
     uint32_t slice_shift;      /* log2 of the pages in a slice */
+    bool visited;              /* not by its owner: what is wrong with it is left for the owner to report */
 };
 
 static struct view view_of(struct slice* s) {
-    return (struct view){s, slab_class(s), slice_pages(s), page_shift, SLICE_SHIFT - page_shift};
+    return (struct view){s, slab_class(s), slice_pages(s), page_shift, SLICE_SHIFT - page_shift, false};
 }
 
 static struct slice_pages* record_of(const struct view* v, uint32_t page) {
@@ -150,6 +151,7 @@ static bool page_is_whole(const struct view* v, uint32_t page) {
             block_home(v, class_block_index(v->class, (uintptr_t)p - slice_address(s))) != page)
             break;
     if (n == built && p == NULL) return true;
+    if (v->visited) return false;
     list_set(v, page, NULL);
     record_of(v, page)->used[index_of(v, page)] = (uint16_t)built;
     v->pages->sorted -= (uint16_t)(built < v->pages->sorted ? built : v->pages->sorted);
@@ -273,50 +275,64 @@ static block_t* taken_at(const struct view* v) {
     return (block_t*)(slice_address(v->slab) + (uintptr_t)(v->pages->taken - 1) * GRANULE);
 }
 
-/* A visitor sorts the owner's list. The owner may be in the middle of a push: it has read the head, and will
- * link its block to it. So the head stays what it is, and from now on stands for the end of the list: nothing
- * of it is read any more. Returns whether all is well. */
-static bool visitor_takes_own(const struct view* v, struct sorting* l) {
-    struct slice* s = v->slab;
-    if (!config_owner_publishes) return true;
-    block_t* head = load_acquire(&s->free); /* acquire: pairs with slab_push, and the links of its list */
-    const block_t* end = taken_at(v);
-    if (head == end) return true;
-    l->left = head;
-    list_sort(v, l, end, s->built);
-    v->pages->taken = (uint16_t)(((uintptr_t)head - slice_address(s)) / GRANULE + 1);
-    if (l->left == end) return true;
-    /* What is left of the list is lost, and counts as in use. */
-    uint64_t counts = load_relaxed(&s->counts);
-    int32_t lost =
-        (int32_t)(counts_built(counts) + v->pages->ahead) - (int32_t)counts_used(counts) - v->pages->sorted;
-    if (lost > 0) slab_counts_move(s, lost, 0);
-    return false;
+/* Whether a list of `*count` blocks at most ends where it should, and how many it has. */
+static bool list_is_sound(const struct slice* s, const block_t* p, const block_t* end, uint32_t* count) {
+    uint32_t n = 0;
+    for (; p != end && n < *count && slab_holds_block(s, p); n++) p = p->next;
+    *count = n;
+    return p == end;
 }
 
-/* A visitor sorts what other threads freed. The owner counts these blocks as in use: what it can do without
- * knowing, as it may be counting down, comes off `rest`; the others wait in `ahead`. */
-static bool visitor_takes_remote(const struct view* v, struct sorting* l) {
+/* A visitor sorts a sound list. A block that is free already stays with all behind it: it goes to the remote
+ * list, where the owner will find it. Returns how many went. */
+static uint32_t visitor_sorts(const struct view* v, struct sorting* l, const block_t* end, uint32_t count) {
+    uint32_t done = list_sort(v, l, end, count);
+    if (done == count) return done;
+    block_t* last = l->left;
+    while (last->next != end) last = last->next;
+    slab_push_remote(v->slab, l->left, last, count - done);
+    return done;
+}
+
+/* The owner may be in the middle of a push: it has read the head, and will link its block to it. So the head
+ * stays what it is, and from now on stands for the end of the list: nothing of it is read any more. */
+static void visitor_takes_own(const struct view* v, struct sorting* l) {
     struct slice* s = v->slab;
-    if (load_relaxed(&s->remote) == 0) return true;
-    uint64_t word = xchg_acquire(&s->remote, 0); /* acquire: pairs with slab_push_remote */
+    if (!config_owner_publishes) return;
+    block_t* head = load_acquire(&s->free); /* acquire: pairs with slab_push, and the links of its list */
+    const block_t* end = taken_at(v);
+    uint32_t count = s->built;
+    if (head == end || !list_is_sound(s, head, end, &count)) return;
+    l->left = head;
+    v->pages->taken = (uint16_t)(((uintptr_t)head - slice_address(s)) / GRANULE + 1);
+    uint32_t done = visitor_sorts(v, l, end, count);
+    slab_counts_move(s, (int32_t)(count - done), 0); /* what is on the remote list counts as in use */
+}
+
+/* What other threads freed the owner counts as in use. What it can do without knowing, as it may be counting
+ * down, comes off `rest`; the others wait in `ahead`. */
+static void visitor_takes_remote(const struct view* v, struct sorting* l) {
+    struct slice* s = v->slab;
+    uint64_t word = load_acquire(&s->remote); /* acquire: pairs with slab_push_remote */
     uint32_t count = remote_count(word);
+    if (count == 0) return;
     l->left = (block_t*)(slice_address(s) + (((word & REMOTE_FIRST) - 1) * GRANULE));
-    uint32_t done = list_sort(v, l, NULL, count);
+    /* Blocks that come in meanwhile are for another time. */
+    if (!list_is_sound(s, l->left, NULL, &count) || !cas_acq_rel(&s->remote, &word, (uint64_t)0)) return;
+    uint32_t done = visitor_sorts(v, l, NULL, count);
     uint32_t rest = (uint32_t)(load_relaxed(&s->counts) >> 32 & 0xffff);
     uint32_t known = done < rest ? done : rest;
     store_relaxed(&v->pages->ahead, (uint16_t)(v->pages->ahead + done - known));
     slab_counts_move(s, -(int32_t)known, 0);
-    return done == count && l->left == NULL; /* if not, the others stay counted as in use */
 }
 
-WEIR_FN bool slab_sort_as_visitor(struct slice* s) {
+WEIR_FN void slab_sort_as_visitor(struct slice* s) {
     struct view v = view_of(s);
+    v.visited = true;
     struct sorting l = {.from = UINT32_MAX};
-    bool good = visitor_takes_own(&v, &l) && visitor_takes_remote(&v, &l);
+    visitor_takes_own(&v, &l);
+    visitor_takes_remote(&v, &l);
     if (l.from <= l.to) pages_detach(&v, l.from, l.to);
-    if (!good) sort_report(s, l.left, l.last, "free");
-    return good;
 }
 
 WEIR_FN void slab_settle(struct slice* s) {

@@ -198,6 +198,36 @@ TEST(Holes, BeingPurgedAreNotToBeHad) {
     }));
 }
 
+// Two slabs with nothing else to give are not tried in turns until the purge is over.
+TEST(Holes, OfTwoSlabsBeingPurgedAreNotWaitedFor) {
+    EXPECT_FINE(in_child([] {
+        windows_are_endless();
+        start_with_pages(12);
+        Blocks blocks;
+        constexpr size_t per_slab = SLICE_BYTES / 64;
+        for (size_t i = 0; i < 2 * per_slab; i++) ASSERT_TRUE(blocks.alloc(64));
+        for (size_t i = blocks.all.size(); i-- > 0;)
+            if (reinterpret_cast<uintptr_t>(blocks.all[i].p) % SLICE_BYTES >= 4096) blocks.free(i);
+        unit_collect();
+        ASSERT_EQ(blocks.all.size(), 2 * 64u);
+        Gate gate;
+        gate.wait();
+        std::atomic<bool> through{false};
+        std::thread late([&] {
+            for (unsigned i = 0; i < 30 && !through.load(); i++) usleep(100000);
+            gate.open();
+        });
+        for (unsigned i = 0; i < 64; i++) ASSERT_TRUE(blocks.alloc(64));
+        EXPECT_FALSE(gate.is_open());
+        through = true;
+        late.join();
+        EXPECT_TRUE(gate.join());
+        EXPECT_GE(unit_check_slabs(), 0);
+        blocks.free_all();
+        expect_nothing_left();
+    }));
+}
+
 // Holes that come while their slab's others are being purged are seen by the next pass.
 TEST(Holes, ThatComeDuringAPurgeAreNotForgotten) {
     EXPECT_FINE(in_child([] {
