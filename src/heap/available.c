@@ -139,7 +139,7 @@ WEIR_FN void available_visit(struct heap* h, struct slice* s) {
         (void)__atomic_exchange_n(&h->visited, s, __ATOMIC_SEQ_CST);
         slab_sort_as_visitor(s);
         if (config_owner_publishes) exposure_clear(h, s);
-        if (!release_if_empty(h, s)) slab_nudge(s); /* the owner's next free looks, sooner than it meant to */
+        release_if_empty(h, s);
         store_release(&h->visited, NULL);
     }
     os_lock_give(&h->lock);

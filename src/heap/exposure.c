@@ -33,11 +33,15 @@ static uint64_t most_of(const struct heap* h, const struct slice* s) {
     return slab_class(s)->bytes <= SMALL_MAX ? most << h->exposed_shift : most;
 }
 
-/* So many small blocks were looked at: is the thread still going in a circle? */
+/* So many small blocks were looked at: is the thread still going in a circle? What a heap grew by before, or
+ * much more than came back, is no circle. */
 static void exposure_pace(struct heap* h, const struct slice* s, uint32_t blocks) {
-    enum { enough = 2048, shift_max = 2 };
-    if (slab_class(s)->bytes > SMALL_MAX || (h->exposed_blocks += blocks) < enough) return;
-    bool circle = h->handed_out - h->exposed_handed_out > h->exposed_blocks / 2;
+    enum { enough = 2048, shift_max = 2, growth = 4 };
+    if (slab_class(s)->bytes > SMALL_MAX) return;
+    if (h->exposed_handed_out == 0) h->exposed_handed_out = h->handed_out;
+    if ((h->exposed_blocks += blocks) < enough) return;
+    uint64_t out = h->handed_out - h->exposed_handed_out;
+    bool circle = out > h->exposed_blocks / 2 && out < (uint64_t)growth * h->exposed_blocks;
     if (circle && h->exposed_shift < shift_max) h->exposed_shift++;
     if (!circle && h->exposed_shift > 0) h->exposed_shift--;
     h->exposed_handed_out = h->handed_out;
@@ -61,17 +65,12 @@ WEIR_FN void exposure_arm(struct heap* h, struct slice* s, uint32_t used) {
     slab_count(s, used, frees_unseen(h, s), s->built);
 }
 
-WEIR_FN void exposure_advance(struct slice* s) {
-    if (s->rest == 0) return; /* it ends with the last block */
-    uint32_t frees = slab_frees_to_hole(s);
-    uint32_t unsorted = slab_unsorted(s);
-    if (slice_pages(s)->sorted == 0) {
-        /* As it was armed, no block being sorted: so many in all. */
-        frees = s->until;
-        unsorted = 0;
-    }
-    uint32_t until = frees > unsorted ? frees - unsorted : 1;
-    slab_count(s, slab_used(s), until < s->until ? until : s->until, s->built);
+WEIR_FN void exposure_advance(const struct heap* h, struct slice* s) {
+    uint32_t frees = frees_unseen(h, s);
+    if (frees == UINT32_MAX) return;
+    uint32_t came = slab_unsorted(s) - slice_pages(s)->charged; /* since the last look */
+    uint32_t left = frees > came ? frees - came : 1;
+    slab_count(s, slab_used(s), left < s->until ? left : s->until, s->built);
 }
 
 /* Sort a slab that was charged some time ago, if it is still what it was. Under the heap's lock, so that

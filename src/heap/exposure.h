@@ -23,7 +23,7 @@ WEIR_FN void exposure_clear(struct heap* h, struct slice* s);
  * at under the heap's lock alone. */
 WEIR_FN void exposure_arm(struct heap* h, struct slice* s, uint32_t used);
 /* Blocks came to the list, or were sorted, past the countdown: it ends as if the owner had freed them. */
-WEIR_FN void exposure_advance(struct slice* s);
+WEIR_FN void exposure_advance(const struct heap* h, struct slice* s);
 /* The countdown of s ended while blocks are in use: charge it, and sort what has to be. */
 WEIR_FN void exposure_due(struct heap* h, struct slice* s);
 

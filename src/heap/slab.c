@@ -137,7 +137,8 @@ WEIR_FN bool slab_disown(struct slice* s) {
     return false;
 }
 
-WEIR_FN void slab_nudge(struct slice* s) {
+/* The first block on the remote list: make the owner's next free look. */
+static void slab_nudge(struct slice* s) {
     void* owner = load_relaxed(&s->owner);
     if (owner == NULL || ((uintptr_t)owner & OWNER_NUDGED) != 0) return;
     /* Fails where the slab changed hands meanwhile; whoever took it took the blocks in. */
@@ -156,7 +157,7 @@ static bool push_remote(struct slice* s, block_t* first, block_t* last, uint32_t
         /* Release: publishes the links to slab_collect. Acquire: if the slab was unowned, its record. */
     } while (!cas_acq_rel(&s->remote, &word, wanted));
     if ((word & REMOTE_UNOWNED) != 0) return true;
-    if ((word & REMOTE_FIRST) == 0) slab_nudge(s); /* the first block: the owner's next free looks */
+    if ((word & REMOTE_FIRST) == 0) slab_nudge(s);
     available_steal(s);
     return false;
 }

@@ -115,8 +115,6 @@ WEIR_FN block_t* slab_walk(const struct slice* s, block_t* first, uint32_t count
 WEIR_FN void slab_collect(struct slice* s, const char* call);
 /* Owner: give up a slab that is on no list. False: blocks came in meanwhile, it is still the caller's. */
 WEIR_FN bool slab_disown(struct slice* s);
-/* Make the owner's next free into the slab go the slow way. */
-WEIR_FN void slab_nudge(struct slice* s);
 /* Hand `count` linked blocks to the slab's owner. True: nobody owned it, and the caller does now. False:
  * the slab may be gone when the call returns. */
 WEIR_FN bool slab_push_remote(struct slice* s, block_t* first, block_t* last, uint32_t count);

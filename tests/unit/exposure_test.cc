@@ -121,6 +121,57 @@ TEST_UNEMULATED(Exposure, IsBoundedForAMix) {
     expect_bounded_in_all_orders({100, 1000, 48, 3000, 20000, 240, 64, 512});
 }
 
+// A heap that has just grown goes in no circle: of each page a block stays, and these are freed at the end,
+// page after page, but for one in each slab.
+void expect_bounded_after_growth(size_t size, unsigned slabs) {
+    EXPECT_FINE(in_child([=] {
+        windows_are_endless();
+        std::atomic<bool> stopped{false}, over{false};
+        std::vector<Block> kept;
+        std::set<uintptr_t> ever, touched;
+        std::thread thread([&] {
+            unit_attach();
+            std::vector<Block> all, of_pages;
+            for (size_t had = 0; had < slabs * size_t{SLICE_BYTES}; had += all.back().usable) {
+                Block b = {static_cast<unsigned char*>(unit_alloc(size)), size, 0, 1};
+                b.usable = unit_usable(b.p);
+                block_fill(b);
+                add_pages(ever, b.p, b.usable);
+                all.push_back(b);
+            }
+            for (const Block& b : all) {
+                if (of_pages.empty() || page_of(of_pages.back().p) != page_of(b.p))
+                    of_pages.push_back(b);
+                else
+                    unit_free(b.p);
+            }
+            for (const Block& b : of_pages) {
+                if (kept.empty() || unit_slice(kept.back().p) != unit_slice(b.p))
+                    kept.push_back(b);
+                else
+                    unit_free(b.p);
+            }
+            stopped = true;
+            while (!over.load()) usleep(1000);
+            unit_detach();
+        });
+        while (!stopped.load()) usleep(1000);
+        release_all();
+        for (const Block& b : kept) add_pages(touched, b.p, b.usable);
+        EXPECT_LE(resident_bytes(ever, touched), 256u << 10) << size << " bytes, " << slabs << " slabs";
+        EXPECT_GE(unit_check_slabs(), 0);
+        if (getenv("EXPOSURE_SAYS") != nullptr)
+            printf("%zu bytes, %u slabs: %zu KiB\n", size, slabs, resident_bytes(ever, touched) >> 10);
+        over = true;
+        thread.join();
+    }));
+}
+
+TEST_UNEMULATED(Exposure, IsBoundedAfterGrowth) {
+    for (size_t size : {16u, 64u, 256u, 1008u, 4096u})
+        for (unsigned slabs : {20u, 60u, 200u}) expect_bounded_after_growth(size, slabs);
+}
+
 // Off means that nobody looks, and nothing is detached before malloc_trim asks.
 TEST(Exposure, IsNotBoundedWhereReleaseIsOff) {
     EXPECT_FINE(in_child([] {

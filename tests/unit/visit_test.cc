@@ -6,6 +6,7 @@
 #include "holes.h"
 #include <functional>
 #include <mutex>
+#include <sys/wait.h>
 
 namespace {
 
@@ -129,6 +130,69 @@ TEST_UNEMULATED(Visit, FindsWhatTheOwnerCountsAsInUse) {
 TEST_UNEMULATED(Visit, FindsItWithReleaseOff) { owner_sleeps_in_all_ways(64, ":release=off"); }
 TEST_UNEMULATED(Visit, FindsItWithChecksAtTheCall) { owner_sleeps_in_all_ways(1000, ":checks=full"); }
 
+// Others free all but a block in each page; then it is the owner's frees that make pages free, one each: as
+// few as it would never have looked at before the visit.
+TEST_UNEMULATED(Visit, WhatTheOwnerFreesAfterwardsIsSeen) {
+    EXPECT_FINE(in_child([] {
+        windows_are_endless();
+        unit_attach();
+        Owner owner;
+        std::vector<Block> all, of_pages, kept;
+        std::set<uintptr_t> ever, touched;
+        owner.does([&] {
+            for (size_t i = 0; i < 200 * (SLICE_BYTES / 64); i++) {
+                Block b = {static_cast<unsigned char*>(unit_alloc(64)), 64, 64,
+                           static_cast<unsigned char>(i)};
+                block_fill(b);
+                add_pages(ever, b.p, b.usable);
+                all.push_back(b);
+            }
+            for (size_t i = 0; i < all.size(); i += SLICE_BYTES / 64) {
+                unit_free(all[i].p);
+                all[i].p = nullptr;
+            }
+        });
+        for (const Block& b : all) {
+            if (b.p == nullptr) continue;
+            if (of_pages.empty() || page_of(of_pages.back().p) != page_of(b.p))
+                of_pages.push_back(b);
+            else
+                unit_free(b.p);
+        }
+        unit_collect();
+        owner.does([&] { // takes in what came
+            std::vector<Block> left;
+            for (size_t i = 0; i < of_pages.size(); i++) {
+                if (i == 0 || unit_slice(of_pages[i].p) != unit_slice(of_pages[i - 1].p))
+                    unit_free(of_pages[i].p);
+                else
+                    left.push_back(of_pages[i]);
+            }
+            of_pages.swap(left);
+        });
+        unit_visit(true);
+        owner.does([&] {
+            for (const Block& b : of_pages) {
+                if (kept.empty() || unit_slice(kept.back().p) != unit_slice(b.p))
+                    kept.push_back(b);
+                else
+                    unit_free(b.p);
+            }
+        });
+        release_all();
+        for (const Block& b : kept) add_pages(touched, b.p, b.usable);
+        size_t over = 0;
+        for (uintptr_t page : ever) over += touched.count(page) == 0 && is_resident(page);
+        EXPECT_LE(over << page_shift, 256u << 10);
+        EXPECT_GE(unit_check_slabs(), 0);
+        owner.does([&] {
+            for (const Block& b : kept) unit_free(b.p);
+            unit_collect();
+        });
+        ASSERT_GE(unit_check_slabs(), 0);
+    }));
+}
+
 // Visits all the time, and gives the pages back.
 class Visitor {
   public:
@@ -149,6 +213,35 @@ class Visitor {
     std::atomic<bool> stop{false};
     std::thread thread;
 };
+
+// The child of a fork has all that was its thread's, whatever was being visited.
+TEST(Visit, ForksMeanwhile) {
+    EXPECT_FINE(in_child([] {
+        windows_are_endless();
+        unit_attach();
+        Visitor visitor;
+        Blocks blocks;
+        Random random(5);
+        for (unsigned round = 0; round < unit_rounds(100); round++) {
+            while (blocks.all.size() < 4000) blocks.alloc(1 + random.below(1500));
+            while (blocks.all.size() > 2000) blocks.free(random.below(blocks.all.size()));
+            unit_fork_prepare();
+            pid_t pid = fork();
+            if (pid != 0) {
+                unit_fork_parent();
+                int status = -1;
+                EXPECT_EQ(waitpid(pid, &status, 0), pid);
+                ASSERT_EQ(status, 0);
+                continue;
+            }
+            unit_fork_child();
+            bool good = unit_check_slabs() >= 0 && contents_right(blocks);
+            for (unsigned i = 0; i < 500; i++) good &= blocks.alloc(1 + random.below(1500));
+            blocks.free_all();
+            _exit(good && unit_check_slabs() >= 0 ? 0 : 1);
+        }
+    }));
+}
 
 struct Handed {
     std::mutex lock;
