@@ -33,15 +33,14 @@ static uint64_t most_of(const struct heap* h, const struct slice* s) {
     return slab_class(s)->bytes <= SMALL_MAX ? most << h->exposed_shift : most;
 }
 
-/* So many small blocks were looked at: is the thread still going in a circle? What a heap grew by before, or
- * much more than came back, is no circle. */
+/* So many small blocks were looked at: is the thread still going in a circle? What a heap grew by before its
+ * first look is none. */
 static void exposure_pace(struct heap* h, const struct slice* s, uint32_t blocks) {
-    enum { enough = 2048, shift_max = 2, growth = 4 };
+    enum { enough = 2048, shift_max = 2 };
     if (slab_class(s)->bytes > SMALL_MAX) return;
     if (h->exposed_handed_out == 0) h->exposed_handed_out = h->handed_out;
     if ((h->exposed_blocks += blocks) < enough) return;
-    uint64_t out = h->handed_out - h->exposed_handed_out;
-    bool circle = out > h->exposed_blocks / 2 && out < (uint64_t)growth * h->exposed_blocks;
+    bool circle = h->handed_out - h->exposed_handed_out > h->exposed_blocks / 2;
     if (circle && h->exposed_shift < shift_max) h->exposed_shift++;
     if (!circle && h->exposed_shift > 0) h->exposed_shift--;
     h->exposed_handed_out = h->handed_out;

@@ -100,7 +100,11 @@ WEIR_FN bool slab_sort(struct slice* s, const char* call);
 WEIR_FN void slab_sort_as_visitor(struct slice* s);
 /* Owner, of a slab that is listed with its heap's lock: what visitors did becomes part of its list and
  * counts. */
-WEIR_FN void slab_settle(struct slice* s);
+WEIR_FN WEIR_COLD void slab_settle_visited(struct slice* s);
+WEIR_INLINE void slab_settle(struct slice* s) {
+    const struct slice_pages* r = slice_pages(s);
+    if (weir_unlikely((r->taken | r->ahead) != 0)) slab_settle_visited(s);
+}
 /* Make holes of all pages of a slab none of whose blocks is in use. Returns the bytes of those that were
  * none. */
 WEIR_FN size_t slab_close(struct slice* s);

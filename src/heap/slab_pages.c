@@ -335,9 +335,8 @@ WEIR_FN void slab_sort_as_visitor(struct slice* s) {
     if (l.from <= l.to) pages_detach(&v, l.from, l.to);
 }
 
-WEIR_FN void slab_settle(struct slice* s) {
+WEIR_FN void slab_settle_visited(struct slice* s) {
     struct view v = view_of(s);
-    if ((v.pages->taken | v.pages->ahead) == 0) return;
     const block_t* end = taken_at(&v);
     block_t* last = NULL;
     block_t* p = s->free;

@@ -8,6 +8,7 @@
 #define CONTRACT_RELEASE_H
 
 #include "contract.h"
+#include <pthread.h>
 
 enum { RELEASE_BLOCKS_MAX = 1 << 20, NAP_US = 20000 };
 
@@ -19,6 +20,7 @@ struct release_shape {
     } block[RELEASE_BLOCKS_MAX];
     size_t count;
     uint64_t state; /* of contract_random */
+    int owned;      /* by a thread that sleeps; atomic */
 };
 
 CONTRACT_UNUSED static struct release_shape* release_shape_new(uint64_t seed) {
@@ -60,6 +62,27 @@ CONTRACT_UNUSED static void release_free(struct release_shape* shape, unsigned k
         free(shape->block[i].p);
         shape->block[i].p = NULL;
     }
+}
+
+CONTRACT_UNUSED static void* release_owner(void* argument) {
+    struct release_shape* shape = (struct release_shape*)argument;
+    release_grow(shape, 96 << 20, 100, 200);
+    for (size_t i = 0; i < shape->count; i += 40) {
+        free(shape->block[i].p);
+        shape->block[i].p = NULL;
+    }
+    __atomic_store_n(&shape->owned, 1, __ATOMIC_RELEASE);
+    for (;;) pause();
+    return NULL;
+}
+
+/* 96 MB of blocks of a thread that has freed a few of them and will do nothing any more. */
+CONTRACT_UNUSED static struct release_shape* release_owner_sleeps(void) {
+    struct release_shape* shape = release_shape_new(40);
+    pthread_t thread;
+    EXPECT_EQ(pthread_create(&thread, NULL, release_owner, shape), 0);
+    while (__atomic_load_n(&shape->owned, __ATOMIC_ACQUIRE) == 0) usleep(1000);
+    return shape;
 }
 
 CONTRACT_UNUSED static int release_holds(const struct release_shape* shape) {

@@ -8,6 +8,7 @@
  * contract: name=small args=small glibc=skip
  * contract: name=large args=large glibc=skip
  * contract: name=threads args=threads glibc=skip
+ * contract: name=others args=others glibc=skip
  * contract: name=fork args=fork glibc=skip
  * contract: name=gone args=gone glibc=skip
  * contract: name=off args=off env=WEIR_OPTIONS=release=off
@@ -15,7 +16,6 @@
  * SPDX-License-Identifier: Apache-2.0
  */
 #include "release.h"
-#include <pthread.h>
 #include <sys/single_threaded.h>
 
 enum { THREADS = 8, SECOND = 50, MORE_KIB = 6 << 10, THREAD_KIB = 256 };
@@ -61,6 +61,15 @@ static void test_threads(void) {
     pthread_barrier_wait(&barrier);
     EXPECT(release_shrinks(of_threads, THREADS, MORE_KIB + THREADS * THREAD_KIB, SECOND, NULL));
     for (int i = 0; i < THREADS; i++) EXPECT(release_holds(of_threads[i]));
+}
+
+/* Nor is more kept of what others free for a thread that blocks for good. */
+static void test_others(void) {
+    struct release_shape* shape = release_owner_sleeps();
+    EXPECT_GE(release_resident_kib(&shape, 1), 96 << 10);
+    release_free(shape, 50);
+    EXPECT(release_shrinks(&shape, 1, MORE_KIB, SECOND, NULL));
+    release_end(shape);
 }
 
 /* The child has no thread but its own until it needs one, and the parent is none the wiser. */
@@ -134,6 +143,7 @@ int main(int argc, char** argv) {
     if (strcmp(what, "small") == 0) test_single(100, 200);
     if (strcmp(what, "large") == 0) test_single(20000, 300000);
     if (strcmp(what, "threads") == 0) test_threads();
+    if (strcmp(what, "others") == 0) test_others();
     if (strcmp(what, "fork") == 0) test_fork();
     if (strcmp(what, "gone") == 0) test_gone();
     if (strcmp(what, "off") == 0) test_off();

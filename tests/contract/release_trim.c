@@ -6,6 +6,7 @@
  *
  * contract: name=small args=small glibc=skip env=WEIR_OPTIONS=release_delay=60000:release_window=60000
  * contract: name=large args=large glibc=skip env=WEIR_OPTIONS=release_delay=60000:release_window=60000
+ * contract: name=others args=others glibc=skip env=WEIR_OPTIONS=release=off
  * contract: name=calls args=calls glibc=skip
  *
  * SPDX-License-Identifier: Apache-2.0
@@ -41,6 +42,15 @@ static void test_trim(size_t least, size_t most) {
     release_end(shape);
 }
 
+/* Whoever asks for it: also what others freed for a thread that sleeps. */
+static void test_others(void) {
+    struct release_shape* shape = release_owner_sleeps();
+    release_free(shape, 50);
+    EXPECT_EQ(malloc_trim(0), 1);
+    EXPECT(release_shrinks(&shape, 1, MORE_KIB, 0, NULL));
+    release_end(shape);
+}
+
 /* `step`: the order of the frees; one that shares no factor with FREES visits all of them. */
 static void test_calls(size_t step) {
     void** block =
@@ -67,6 +77,7 @@ int main(int argc, char** argv) {
     stats_get = (int (*)(struct weir_stats*))dlsym(RTLD_DEFAULT, "weir_stats_get");
     if (strcmp(what, "small") == 0) test_trim(16, 3000);
     if (strcmp(what, "large") == 0) test_trim(5000, 300000);
+    if (strcmp(what, "others") == 0) test_others();
     if (strcmp(what, "calls") == 0) {
         test_calls(1);
         test_calls(7);

@@ -30,8 +30,8 @@ FAULTS = {
     "release_idle.off": "blind",
     # glibc's malloc, without a fault, gives too little back for any of these.
     **{f"release_{run}": "none" for run in (
-        "idle.single", "idle.small", "idle.large", "idle.threads", "idle.fork", "idle.gone", "trim.small",
-        "trim.large", "trim.calls", "where.sandbox", "where.sandbox_raw", "where.locked", "where.nproc", "where.user")},
+        "idle.single", "idle.small", "idle.large", "idle.threads", "idle.others", "idle.fork", "idle.gone", "trim.small",
+        "trim.large", "trim.calls", "trim.others", "where.sandbox", "where.sandbox_raw", "where.locked", "where.nproc", "where.user")},
 }
 # These look for names that only a whole malloc has: they fail under broken.c whatever its fault.
 NAMES = {"aliases", "new_delete"}
