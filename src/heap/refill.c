@@ -374,9 +374,8 @@ WEIR_FN void bin_return(struct heap* h, unsigned c, const char* call) {
 }
 
 /* All blocks of a slab that is not active came back: it goes, its list checked when its turn has come. */
-static void slab_drained(struct heap* h, struct slice* s) {
-    uint32_t count = slab_list_count(s, s->free, slab_unsorted(s));
-    block_t* first = s->free;
+static void slab_drained(struct heap* h, struct slice* s, block_t* first) {
+    uint32_t count = slab_list_count(s, first, slab_unsorted(s));
     s->free = NULL;
     if (count == 0 || list_check(h, s, first, count, "free")) available_release(h, s);
 }
@@ -418,11 +417,12 @@ WEIR_FN void heap_free_last(block_t* p, struct slice* s) {
     heap_enter(h);
     bool kept = false;
     bool held = available_hold(h, s);
+    bool whole = s->rest == 0; /* the list starts with p, still, if it has any block */
     if (!slab_lives_on(h, s)) {
         if (h->active[s->size_class] == s)
             kept = slab_keep(h, s->size_class, s);
         else
-            slab_drained(h, s);
+            slab_drained(h, s, whole ? p : s->free);
     }
     if (held) os_lock_give(&h->lock);
     heap_leave(h);
