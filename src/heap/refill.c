@@ -412,7 +412,8 @@ static bool slab_keep(struct heap* h, unsigned c, struct slice* s) {
 }
 
 WEIR_FN void heap_free_last(block_t* p, struct slice* s) {
-    struct heap* h = heap_self();
+    /* Not the thread's word: in a fork's child the heap may be set aside while its own call goes on. */
+    struct heap* h = owner_heap(load_relaxed(&s->owner));
     weir_assert(s->free == p);
     heap_enter(h);
     bool kept = false;

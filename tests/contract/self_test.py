@@ -20,7 +20,7 @@ import run as contract
 FAULTS = {
     "aligned": "alignment", "atfork.mt": "lock_atfork", "atfork.single": "lock_atfork", "calloc": "dirty",
     "dlopen_new": "no_null", "errno": "errno", "fiber": "remote", "foreign": "realloc", "fork_signal.mt": "lock_atfork",
-    "fork_signal.single": "lock_atfork", "fork_threads": "lock", "fortify": "usable", "huge_realloc": "copy",
+    "fork_signal.single": "lock_atfork", "fork_step": "lock_atfork", "fork_threads": "lock", "fortify": "usable", "huge_realloc": "copy",
     "introspect": "blind", "lifetime": "early", "limit_exec.large": "no_null", "limit_exec.medium": "no_null",
     "limit_exec.small": "no_null", "limit_lowered.heap": "no_null", "limit_lowered.others": "reserve",
     "mappings": "mappings", "remote": "remote", "new_handler": "no_null", "sized": "sized", "spawn": "process",
