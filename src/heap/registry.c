@@ -328,7 +328,10 @@ WEIR_FN void heap_fork_child(void) {
     bool clean = fork_has_heaps_lock && fork_has_own_lock;
     if (fork_has_heaps_lock && heaps_lock.nest != 0) orphans_interrupted();
     bool torn = page_lock.nest != 0;
-    if (torn) span_interrupted();
+    if (torn)
+        span_interrupted();
+    else
+        span_purges_left();
     os_lock_fork_child(&page_lock, false);
     os_lock_fork_child(&heaps_lock, !fork_has_heaps_lock);
     os_lock_fork_child(&fork_heap->lock, !fork_has_own_lock);

@@ -27,6 +27,10 @@ struct os_lock {
     uint32_t rank;
 };
 
+/* Called with a lock that the helper thread held when this process was made without fork handlers; the caller
+ * holds it now. What the helper was doing under it is to be put right. Set by the page layer. */
+WEIR_VAR_DECL void (*os_lock_left_hook)(struct os_lock* lock);
+
 WEIR_FN void os_lock_take_slow(struct os_lock* lock, void* self);
 WEIR_FN void os_lock_wake(struct os_lock* lock);
 

@@ -133,6 +133,9 @@ WEIR_FN bool os_sandboxed(void);
 WEIR_FN bool os_helper_start(void (*body)(void*), void* argument, void* thread_word);
 /* Whether it lives: relaxed, one load. */
 WEIR_FN bool os_helper_runs(void);
+/* In a process that was made without fork handlers, with memory of its own: the thread pointer that the
+ * parent's helper had, if it ever had one. NULL elsewhere. */
+WEIR_FN void* os_helper_left(void);
 /* Called by body now and then: whether it may go on, or must return and not be started again for a while. No:
  * its credentials or its sandbox are not the process's any more (libc changes those of its own threads
  * alone), or it is the last thread. Reads two files (30 us). */

@@ -80,8 +80,29 @@ static bool pass_refused;      /* Sync: release_lock; the kernel kept something 
 static uint64_t refused_bytes; /* Sync: relaxed; free bytes of which it took nothing when asked last */
 static uint32_t batches;       /* Sync: atomic; that ended, for those who wait for one */
 
+static void busy_forget(struct slice* s, void* context) {
+    (void)context;
+    uint64_t* word = &slice_pages(s)->state;
+    if (hole_busy(load_relaxed(word)) != 0)
+        (void)__atomic_fetch_and(word, ~(PAGES_ALL << PAGES_BUSY_SHIFT), __ATOMIC_RELEASE);
+}
+
+/* A raw fork's child takes over what the helper held. The batch may be half made: what is busy says each page
+ * itself. */
+static void release_left(struct os_lock* lock) {
+    if (lock == &page_lock) span_rebuild();
+    if (lock != &release_lock) return;
+    os_lock_take(&page_lock);
+    batch.slices = batch.ranges = 0;
+    span_visit_records(busy_forget, NULL);
+    os_lock_give(&page_lock);
+    uint32_t expected = RELEASE_HELPER;
+    (void)cas_acq_rel(&release_state, &expected, RELEASE_ASLEEP);
+}
+
 WEIR_FN void release_start(void* thread_word) {
     helper_thread_word = thread_word;
+    os_lock_left_hook = release_left;
     os_sandbox_look();
     quiet_ns = core_options.release_delay * 1000000;
     store_relaxed(&release_totals.window_ns, core_options.release_window * 1000000);
@@ -118,12 +139,17 @@ static void batch_forget(const struct slice* s) {
 
 WEIR_FN bool release_wait(const struct slice* s) {
     enum { wait_ns = 1000000 }; /* the batch may have ended between the caller's look and this one */
-    bool mine = os_lock_is_mine(&release_lock);
-    if (!mine)
-        os_futex_wait_for(&batches, load_acquire(&batches), wait_ns);
-    else if (s != NULL)
-        batch_forget(s);
-    return !mine;
+    if (os_lock_is_mine(&release_lock)) {
+        if (s != NULL) batch_forget(s);
+        return false;
+    }
+    if (os_helper_left() != NULL) { /* whose batch nobody ends: who takes its lock over does */
+        os_lock_take(&release_lock);
+        os_lock_give(&release_lock);
+        return true;
+    }
+    os_futex_wait_for(&batches, load_acquire(&batches), wait_ns);
+    return true;
 }
 
 /* Where the pages lie that the record's state is about: a large block's are those of its last slice. */

@@ -277,6 +277,47 @@ static void span_retire_idle(void) {
     }
 }
 
+/* A span in nobody's hands any more becomes a free one, `clean` of whose pages are. */
+static void span_put_back(struct slice* s, enum span_state state, size_t clean) {
+    uint32_t slices = s->span_slices;
+    regions[s->region].live -= slices;
+    store_relaxed(&span_totals.live, span_totals.live - ((uint64_t)slices << SLICE_SHIFT));
+    store_relaxed(&s->kind, (uint8_t)SLICE_NONE);
+    list_merge(s, slices, state, clean);
+}
+
+/* Spans that are being purged with the lock released, and by whom: for a fork's child. What is more than fit
+ * is lost to it. Sync: the page lock. */
+static struct purging {
+    struct slice* span; /* NULL: unused */
+    void* thread;
+} purging[8];
+
+static struct purging* purge_begin(struct slice* s) {
+    for (unsigned i = 0; i < sizeof purging / sizeof *purging; i++) {
+        if (purging[i].span != NULL) continue;
+        purging[i].thread = arch_thread_pointer();
+        __atomic_signal_fence(__ATOMIC_SEQ_CST); /* a handler may fork here */
+        purging[i].span = s;
+        return &purging[i];
+    }
+    return NULL;
+}
+
+WEIR_FN void span_purges_left(void) {
+    for (unsigned i = 0; i < sizeof purging / sizeof *purging; i++) {
+        struct slice* s = purging[i].span;
+        if (s == NULL || purging[i].thread == arch_thread_pointer()) continue;
+        purging[i].span = NULL;
+        enum span_state state = SPAN_DIRTY;
+        if (region_commit_strict) { /* it may be inaccessible already */
+            state = SPAN_CLEAN;
+            if (!huge_cover((void*)slice_address(s), (size_t)s->span_slices << SLICE_SHIFT, true)) continue;
+        }
+        span_put_back(s, state, clean_in(s, s->span_slices));
+    }
+}
+
 /* Purge the last `slices` slices of a dirty free span, with the lock released meanwhile. From the end: what
  * is allocated next is cut off its start. Returns the pages that went. */
 static uint64_t span_purge_end(struct slice* s, uint32_t slices) {
@@ -292,6 +333,7 @@ static uint64_t span_purge_end(struct slice* s, uint32_t slices) {
     uintptr_t address = slice_address(s);
     size_t bytes = (size_t)slices << SLICE_SHIFT;
     span_give_out(s, slices);
+    struct purging* purge = purge_begin(s);
     os_lock_give(&page_lock);
     enum span_state state = SPAN_DIRTY;
     /* Each uncommitted span is a mapping; past the bound its charge stays. */
@@ -302,12 +344,10 @@ static uint64_t span_purge_end(struct slice* s, uint32_t slices) {
     else if (os_purge((void*)address, bytes))
         state = SPAN_CLEAN;
     os_lock_take(&page_lock);
-    regions[s->region].live -= slices;
-    store_relaxed(&span_totals.live, span_totals.live - bytes);
+    if (purge != NULL) purge->span = NULL;
     uint64_t pages = state == SPAN_DIRTY ? 0 : (uint64_t)slices * slice_page_count() - inside;
     add_relaxed(&span_totals.purged, pages << page_shift);
-    store_relaxed(&s->kind, (uint8_t)SLICE_NONE);
-    list_merge(s, slices, state, inside);
+    span_put_back(s, state, inside);
     dirty_was_taken();
     return pages;
 }
@@ -384,7 +424,7 @@ static bool span_is_taken(const struct slice* s) {
 /* Lists and totals afresh, from what the records say of live spans: their kind is the last that is written of
  * them and the first that goes. What is between them, free or in the interrupted call's hands, is out of use
  * from now on. */
-static void span_rebuild(void) {
+WEIR_FN void span_rebuild(void) {
     for (unsigned state = 0; state < SPAN_STATES; state++) span_lists[state] = (struct span_lists){0};
     span_totals.dirty = span_totals.dirty_low = span_totals.uncommitted = 0;
     store_relaxed(&span_totals.live, (uint64_t)0);
@@ -484,10 +524,7 @@ WEIR_FN void span_free(struct slice* s) {
         state = SPAN_CLEAN;
         add_relaxed(&span_totals.purged, (uint64_t)slices << SLICE_SHIFT);
     }
-    r->live -= slices;
-    store_relaxed(&span_totals.live, span_totals.live - ((uint64_t)slices << SLICE_SHIFT));
-    store_relaxed(&s->kind, (uint8_t)SLICE_NONE);
-    list_merge(s, slices, state, clean);
+    span_put_back(s, state, clean);
     /* Acquire: pairs with the release by which a visitor leaves. One that comes gave no block yet, so that
      * the region is not free of live spans. */
     if (r != &regions[0] && r->live == 0 && load_acquire(&r->visitors) == 0)

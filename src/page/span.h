@@ -57,6 +57,10 @@ WEIR_FN void span_visit_records(void (*visit)(struct slice* s, void* context), v
 /* In the child of a fork that interrupted this thread while it held the page lock: the lists may be half
  * changed. Holds until the lock is taken next. */
 WEIR_FN void span_interrupted(void);
+/* In the child of fork, under the page lock: what other threads were purging is free. */
+WEIR_FN void span_purges_left(void);
+/* Under the page lock, of a process that was made while somebody who is not there held it. */
+WEIR_FN void span_rebuild(void);
 /* Return address space that no block needs, where a limit on it was lowered: what is free at the end of
  * the primary region and what was never used of it. */
 WEIR_FN void span_trim(void);

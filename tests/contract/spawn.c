@@ -4,13 +4,19 @@
  * all the while. The child of vfork shares the parent's memory; the child of _Fork runs no handlers and
  * may only call what a signal handler may, which is what it does here.
  *
+ * With `helper`, memory is given back to the kernel at every moment, by a helper thread where the allocator
+ * has one, which no child has.
+ *
  * contract: timeout=90
+ * contract: name=helper args=helper timeout=90
+ * env=WEIR_OPTIONS=release_delay=1:release_window=1:release_delay_max=1
  *
  * SPDX-License-Identifier: Apache-2.0
  */
 #include "contract.h"
 #include <pthread.h>
 #include <spawn.h>
+#include <sys/syscall.h>
 
 enum { ROUNDS = 30 };
 
@@ -39,9 +45,46 @@ static int child_main(void) {
     return 7;
 }
 
+/* The child of _Fork or of the system call. */
+static pid_t fork_raw(int by_call) {
+    return by_call ? (pid_t)syscall(SYS_clone, SIGCHLD, 0, 0, 0, 0) : _Fork();
+}
+
+/* Blocks whose memory goes back all the time while children are made that use all kinds of memory. */
+static void with_helper(void) {
+    enum { BLOCKS = 10000, CHILDREN = 300 };
+    static void* blocks[BLOCKS];
+    uint64_t seed = 5;
+    for (int round = 0; round < CHILDREN; round++) {
+        for (int i = 0; i < BLOCKS; i++)
+            if (blocks[i] == NULL) blocks[i] = malloc(600 + (size_t)i % 800);
+        for (int i = 0; i < BLOCKS; i++) {
+            if (i % 16 == 0 && round % 7 != 0) continue;
+            free(blocks[i]);
+            blocks[i] = NULL;
+        }
+        usleep((unsigned)(contract_random(&seed) % 2000));
+        pid_t pid = fork_raw(round % 2);
+        if (pid == 0) {
+            alarm(20);
+            void* large[16];
+            for (size_t i = 0; i < 16; i++) memset(large[i] = malloc(70000 + i * 3000), 1, 70000);
+            for (int i = 0; i < 16; i++) free(large[i]);
+            for (size_t i = 0; i < 500; i++) free(malloc(i * 80));
+            for (int i = 0; i < BLOCKS; i += 100) free(blocks[i]);
+            _exit(contract_failed());
+        }
+        if (!EXPECT_CHILD_OK(pid)) return;
+    }
+}
+
 int main(int argc, char** argv) {
     if (argc > 1 && strcmp(argv[1], "child") == 0) return child_main();
     contract_begin();
+    if (argc > 1) {
+        with_helper();
+        return contract_end();
+    }
     pthread_t threads[2];
     for (uintptr_t i = 0; i < 2; i++) EXPECT_EQ(pthread_create(&threads[i], NULL, churn, (void*)i), 0);
 

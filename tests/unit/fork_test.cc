@@ -6,6 +6,7 @@
 #include <atomic>
 #include <csignal>
 #include <cstdlib>
+#include <cstring>
 #include <memory>
 #include <thread>
 
@@ -128,6 +129,46 @@ TEST(Fork, LeavesOtherThreadsBlocksUsable) {
         stop = true;
         for (std::thread& t : owners) t.join();
         expect_nothing_left();
+    }));
+}
+
+// What another thread is purging, with the page lock given up, is in no list: the child has it as free
+// memory.
+static std::atomic<int> purge_state;
+static bool purge_waits(enum os_call call) {
+    if (call != OS_PURGE || purge_state != 0) return false;
+    purge_state = 1;
+    while (purge_state == 1) usleep(100);
+    return false;
+}
+TEST(Fork, InTheMiddleOfAnothersPurge) {
+    EXPECT_FINE(in_child([] {
+        setenv("WEIR_OPTIONS", "release=off", 1);
+        unit_attach();
+        const size_t bytes = 32 << 20;
+        void* p = unit_alloc(bytes);
+        EXPECT_NE(p, nullptr);
+        unit_free(p);
+        uint64_t live = span_totals.live;
+        purge_state = 0;
+        os_fault_hook = purge_waits;
+        std::thread purger([] { span_purge(UINT64_MAX); });
+        while (purge_state != 1) usleep(100);
+        EXPECT_GE(span_totals.live, live + bytes);
+        EXPECT_EQ(forked([&] {
+                      EXPECT_EQ(span_totals.live, live);
+                      EXPECT_TRUE(span_check());
+                      EXPECT_EQ(unit_alloc(bytes), p);
+                      memset(p, 1, bytes);
+                      unit_free(p);
+                      EXPECT_TRUE(span_check());
+                  }),
+                  0);
+        purge_state = 2;
+        purger.join();
+        os_fault_hook = nullptr;
+        EXPECT_EQ(span_totals.live, live);
+        EXPECT_TRUE(span_check());
     }));
 }
 

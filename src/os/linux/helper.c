@@ -238,6 +238,11 @@ WEIR_FN bool os_helper_start(void (*body)(void*), void* argument, void* thread_w
     return started;
 }
 
+WEIR_FN void* os_helper_left(void) {
+    const struct helper* me = load_acquire(&helper); /* pairs with helper_map */
+    return me != NULL && helper_wiped && me->body == NULL ? helper_pointer : NULL;
+}
+
 WEIR_FN bool os_helper_runs(void) {
     const struct helper* me = load_acquire(&helper); /* pairs with helper_map: what it points to is mapped */
     return me != NULL && load_relaxed(&me->tid) != 0;

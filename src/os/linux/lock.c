@@ -8,6 +8,18 @@
 WEIR_VAR _Thread_local uint32_t os_lock_ranks;
 #endif
 
+WEIR_VAR void (*os_lock_left_hook)(struct os_lock* lock);
+
+/* Take the lock over from the helper that the child of a raw fork does not have. */
+static bool lock_take_left(struct os_lock* lock, void* self) {
+    void* gone = os_helper_left();
+    if (gone == NULL || !cas_acquire(&lock->owner, &gone, self)) return false;
+    lock->nest = 0;
+    os_lock_rank_set(lock);
+    if (os_lock_left_hook != NULL) os_lock_left_hook(lock);
+    return true;
+}
+
 WEIR_FN void os_lock_take_slow(struct os_lock* lock, void* self) {
     enum { spins = 64 };
     for (unsigned spin = 0; spin < spins; spin++) {
@@ -15,11 +27,10 @@ WEIR_FN void os_lock_take_slow(struct os_lock* lock, void* self) {
         if (load_relaxed(&lock->owner) == NULL && os_lock_try(lock)) return;
     }
     weir_assert(load_relaxed(&lock->owner) != self);
-    (void)self;
     /* Whoever was woken says again that the lock is wanted: there may be others. */
     for (;;) {
         __atomic_store_n(&lock->wanted, 1u, __ATOMIC_SEQ_CST); /* before the next look at the owner */
-        if (os_lock_try(lock)) return;
+        if (os_lock_try(lock) || lock_take_left(lock, self)) return;
         os_futex_wait(&lock->wanted, 1);
     }
 }
