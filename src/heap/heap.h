@@ -96,7 +96,7 @@ struct heap {
     uint32_t kept_medium_bytes;
     uint32_t medium_hand; /* which of them goes next */
     uint32_t arena;       /* where the last one came from */
-    size_t owed;           /* bytes given to other heaps' slabs that release_owed does not know of yet */
+    size_t owed;          /* bytes given to other heaps' slabs that release_owed does not know of yet */
     /* Visitors: see visit.h. */
     struct slice* visited; /* whose lists one is changing; Sync: atomic, under the lock */
     uint64_t visit_calls;  /* slow_calls at the last visit, and whether there were none since; */
