@@ -24,15 +24,20 @@
  */
 WEIR_EXPORT __attribute__((weak)) int unshare(int flags) {
     release_helper_stop();
-    return (int)syscall(SYS_unshare, flags);
+    long result = syscall(SYS_unshare, flags);
+    release_helper_allow();
+    return (int)result;
 }
 
 /* Servers change a thread's network often, and need no helper to end for it. 0: whatever the descriptor is
  * of. */
 WEIR_EXPORT __attribute__((weak)) int setns(int fd, int kind) {
     int of_threads = CLONE_NEWNET | CLONE_NEWUTS | CLONE_NEWIPC | CLONE_NEWCGROUP | CLONE_NEWPID;
-    if (kind == 0 || (kind & ~of_threads) != 0) release_helper_stop();
-    return (int)syscall(SYS_setns, fd, kind);
+    bool stop = kind == 0 || (kind & ~of_threads) != 0;
+    if (stop) release_helper_stop();
+    long result = syscall(SYS_setns, fd, kind);
+    if (stop) release_helper_allow();
+    return (int)result;
 }
 
 /* libc's takes four further words whatever the option; so does the kernel. PR_SET_NO_NEW_PRIVS comes before
@@ -43,9 +48,12 @@ WEIR_EXPORT __attribute__((weak)) int prctl(int option, ...) {
     va_start(rest, option);
     for (unsigned i = 0; i < 4; i++) word[i] = va_arg(rest, unsigned long);
     va_end(rest);
-    if (option == PR_SET_NO_NEW_PRIVS || option == PR_SET_SECCOMP) {
+    bool stop = option == PR_SET_NO_NEW_PRIVS || option == PR_SET_SECCOMP;
+    if (stop) {
         release_helper_stop();
         os_sandbox_announced();
     }
-    return (int)syscall(SYS_prctl, option, word[0], word[1], word[2], word[3]);
+    long result = syscall(SYS_prctl, option, word[0], word[1], word[2], word[3]);
+    if (stop) release_helper_allow();
+    return (int)result;
 }

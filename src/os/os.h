@@ -140,6 +140,11 @@ WEIR_FN void* os_helper_left(void);
  * its credentials or its sandbox are not the process's any more (libc changes those of its own threads
  * alone), or it is the last thread. Reads two files (30 us). */
 WEIR_FN bool os_helper_fits(void);
+/* Wait until its stack is free for the next one; it is on its way out. At once in the helper itself and where
+ * there is none. */
+WEIR_FN void os_helper_await(void);
+/* From one call with true to one with false none is started, by a signal handler say. */
+WEIR_FN void os_helper_forbid(bool forbid);
 /* Wait until the kernel has no trace of it; whoever calls has told body to return. At once in the helper
  * itself and where there is none. */
 WEIR_FN void os_helper_join(void);

@@ -542,7 +542,7 @@ WEIR_FN void release_rouse(void) {
     if (state != RELEASE_ASLEEP || (!enough && !huge_due())) return;
     if (!cas_acq_rel(&release_state, &state, RELEASE_HELPER)) return;
     /* One that has just gone to sleep may be on its way out. */
-    os_helper_join();
+    os_helper_await();
     store_relaxed(&helper_word, (uint32_t)HELPER_SLEEPS);
     grown_seen = load_relaxed(&grown);
     if (os_helper_start(helper_body, NULL, helper_thread_word)) return;
@@ -550,6 +550,7 @@ WEIR_FN void release_rouse(void) {
 }
 
 WEIR_FN void release_helper_stop(void) {
+    os_helper_forbid(true);
     if (load_relaxed(&release_state) != RELEASE_HELPER) {
         os_helper_join(); /* one that retired may be on its way out */
         return;
@@ -560,6 +561,8 @@ WEIR_FN void release_helper_stop(void) {
     uint32_t expected = RELEASE_HELPER;
     (void)cas_acq_rel(&release_state, &expected, RELEASE_ASLEEP);
 }
+
+WEIR_FN void release_helper_allow(void) { os_helper_forbid(false); }
 
 WEIR_FN void release_fork_child(void) {
     os_helper_fork_child();

@@ -62,8 +62,10 @@ WEIR_FN uint64_t release_dirty_max(void);
 /* Wait until what is being purged just now is purged. False: that is a call of this very thread, which a
  * fork's child was made in the middle of; it has slice s, if that is not NULL, no more. */
 WEIR_FN bool release_wait(const struct slice* s);
-/* End the helper thread and wait for its end; it is made again when there is need. */
+/* End the helper thread and wait for its end. */
 WEIR_FN void release_helper_stop(void);
+/* After each release_helper_stop: from now on it may be made again. */
+WEIR_FN void release_helper_allow(void);
 /* In the child of fork: there is no helper, and no pass is under way. */
 WEIR_FN void release_fork_child(void);
 

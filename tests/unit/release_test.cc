@@ -407,6 +407,13 @@ TEST_UNSANITIZED(Release, TheHelperReturnsWhatAnIdleProcessHas) {
         release_helper_stop();
         EXPECT_FALSE(os_helper_runs());
         EXPECT_EQ(load_relaxed(&release_state), uint32_t{RELEASE_ASLEEP});
+        // And stays away, whoever frees, until it is allowed again.
+        unit_free(filled(4 << 20));
+        EXPECT_FALSE(os_helper_runs());
+        release_helper_allow();
+        store_relaxed(&release_state, uint32_t{RELEASE_ASLEEP}); // which is tried again some windows later
+        unit_free(filled(4 << 20));
+        EXPECT_TRUE(os_helper_runs());
     }));
 }
 
@@ -630,6 +637,7 @@ TEST(Release, NoHelperStaysForWhatIsRefused) {
         for (int i = 0; i < 5000 && dirty() != 0; i++) usleep(1000);
         EXPECT_EQ(dirty(), 0u);
         release_helper_stop();
+        release_helper_allow();
     }));
 }
 

@@ -71,10 +71,11 @@ struct helper {
 static struct helper* helper;  /* Sync: relaxed; set once, under helper_starting */
 static char* helper_stack_end; /* these two under helper_starting */
 static char* helper_pointer;
-static uint32_t helper_starting; /* Sync: taken by compare-and-swap (acquire), given with release */
-static bool helper_wiped;        /* the kernel said that it hands it over as zeroes; Sync: as the two */
-static bool helper_unforkable;   /* but it does not; Sync: as the next */
-static int helper_process;       /* the process that may have a helper; Sync: set while there is one thread */
+static uint32_t helper_forbidden; /* Sync: atomic; how many calls are under way that it would disturb */
+static uint32_t helper_starting;  /* Sync: taken by compare-and-swap (acquire), given with release */
+static bool helper_wiped;         /* the kernel said that it hands it over as zeroes; Sync: as the two */
+static bool helper_unforkable;    /* but it does not; Sync: as the next */
+static int helper_process; /* the process that may have a helper; Sync: set while there is one thread */
 
 static uint32_t sandbox_found; /* a filter was there at start, or may have been; Sync: as helper_process */
 static uint32_t
@@ -113,6 +114,7 @@ WEIR_FN bool os_sandboxed(void) { return sandbox_found != 0 || os_sandbox_is_ann
 static bool helper_is_allowed(void) {
     if (!config_helper_possible || helper_process == 0 || getauxval(AT_SECURE) != 0) return false;
     if (helper_unforkable || load_relaxed(&status_is_lost) != 0) return false;
+    if (__atomic_load_n(&helper_forbidden, __ATOMIC_SEQ_CST) != 0) return false;
     if (os_process_id() != helper_process) return false;
     bool confined = sandbox_found != 0 || load_relaxed(&sandbox_announcer) == (uint32_t)helper_process;
     return !confined || load_relaxed(&sandbox_threads) != 0;
@@ -292,6 +294,19 @@ WEIR_FN bool os_helper_fits(void) {
     if (of_process == 0 || mine == 0) store_relaxed(&status_is_lost, 1u); /* a new root directory */
     if (last) helper->exit_status = helper_status_of_first();
     return !last && of_process != 0 && of_process == mine;
+}
+
+WEIR_FN void os_helper_await(void) {
+    struct helper* me = load_acquire(&helper);
+    uint32_t tid = me == NULL ? 0 : load_acquire(&me->tid);
+    if (tid != 0 && tid != (uint32_t)os_thread_id()) helper_wait(me, tid);
+}
+
+WEIR_FN void os_helper_forbid(bool forbid) {
+    if (forbid)
+        (void)__atomic_fetch_add(&helper_forbidden, 1u, __ATOMIC_SEQ_CST);
+    else
+        (void)__atomic_fetch_sub(&helper_forbidden, 1u, __ATOMIC_SEQ_CST);
 }
 
 WEIR_FN void os_helper_join(void) {
