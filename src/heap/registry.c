@@ -345,10 +345,8 @@ WEIR_FN void heap_fork_child(void) {
         for (struct heap* h = registry; h != NULL; h = h->registry_next)
             if (h != self && load_relaxed(&h->tid) != 0 && !h->set_aside) {
                 /* Not into lists that are half changed: they would not be there any more for the call. */
-                if (!torn) {
-                    medium_drop_all(h);
-                    spare_drop_all(h);
-                }
+                if (!torn && !arena_is_mine()) medium_drop_all(h);
+                if (!torn) spare_drop_all(h);
                 heap_retire(h);
             }
     }
