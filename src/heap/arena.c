@@ -251,7 +251,7 @@ static bool chunk_add(struct arena* a) {
     struct chunk* k = a->chunks[index];
     if (k == NULL) k = a->chunks[index] = span_meta_alloc(sizeof *k);
     if (k == NULL) return false;
-    struct slice* s = span_alloc_slab(CHUNK_SLICES);
+    struct slice* s = span_alloc_slab(CHUNK_SLICES, true);
     if (s == NULL) return false;
     k->slice = s;
     k->address = slice_address(s);

@@ -70,13 +70,14 @@ struct heap {
     uint64_t handed_out; /* blocks put into bins, ever; minus what is still there: blocks given out */
     uint64_t remote_frees;
     uint64_t slow_calls;
-    uint32_t turns_unchecked;  /* since the last list that was walked */
-    uint64_t turn;             /* lists that turned over, for check_first */
-    uint32_t busy;             /* calls under way that change more than a fast path does; see heap_enter */
-    bool set_aside;            /* by a fork in the middle of one: see heap_fork_child */
-    uint64_t kept[KEPT_WORDS]; /* bit c: the active slab of class c is SLICE_KEPT */
-    size_t kept_bytes;         /* built in active slabs when their last block came back (SLICE_KEPT) */
-    size_t closed_bytes;       /* of pages that became holes when active slabs were closed (SLICE_CLOSED) */
+    uint32_t turns_unchecked;    /* since the last list that was walked */
+    uint64_t turn;               /* lists that turned over, for check_first */
+    uint32_t busy;               /* calls under way that change more than a fast path does; see heap_enter */
+    bool set_aside;              /* by a fork in the middle of one: see heap_fork_child */
+    uint64_t opened[KEPT_WORDS]; /* bit c: had a slab of class c, under whatever thread */
+    uint64_t kept[KEPT_WORDS];   /* bit c: the active slab of class c is SLICE_KEPT */
+    size_t kept_bytes;           /* built in active slabs when their last block came back (SLICE_KEPT) */
+    size_t closed_bytes;         /* of pages that became holes when active slabs were closed (SLICE_CLOSED) */
     /* Exposure: see exposure.h. The first three are relaxed atomics: others may steal a slab. */
     uint64_t slab_bytes; /* of the blocks that are built in the slabs that the heap owns */
     uint64_t slab_count;

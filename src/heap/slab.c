@@ -14,8 +14,12 @@ WEIR_FN struct slice* slab_make(struct heap* h, unsigned c) {
     const struct size_class* k = &size_classes[c];
     struct slice* s = spare_take_slab(h, k->slices);
     bool spare = s != NULL;
-    if (s == NULL) s = span_alloc_slab(k->slices);
+    /* Of its first slab of a class a thread needs a page or two, for all anybody knows: the rest would keep
+     * memory that others could use. */
+    bool first = (h->opened[c / 64] >> (c % 64) & 1) == 0;
+    if (s == NULL) s = span_alloc_slab(k->slices, !first);
     if (s == NULL) return NULL;
+    h->opened[c / 64] |= 1ull << (c % 64);
     s->free = NULL;
     /* Atomic: a thread that gave a block of the memory's earlier life may still be looking. */
     store_relaxed(&s->counts, (uint64_t)0);

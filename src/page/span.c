@@ -467,10 +467,19 @@ WEIR_FN struct slice* span_alloc(size_t slices, size_t align_slices, bool* zeroe
     return s;
 }
 
-WEIR_FN struct slice* span_alloc_slab(size_t slices) {
+/* Memory that is not resident, if any is left that was given out before or never. */
+static struct slice* span_not_resident(size_t slices, struct known* k) {
+    struct slice* s = list_find(SPAN_CLEAN, slices);
+    if (s != NULL) return span_cut(s, 0, slices, k);
+    *k = (struct known){false, known_fresh()};
+    return span_from_frontier(&regions[0], slices, 1);
+}
+
+WEIR_FN struct slice* span_alloc_slab(size_t slices, bool resident) {
     struct known k;
     span_lock();
-    struct slice* s = span_alloc_locked(slices, 1, &k);
+    struct slice* s = resident ? NULL : span_not_resident(slices, &k);
+    if (s == NULL) s = span_alloc_locked(slices, 1, &k);
     if (s != NULL) known_to_slab(s, slices, k);
     os_lock_give(&page_lock);
     return s;

@@ -33,8 +33,9 @@ WEIR_VAR_DECL struct span_totals span_totals;
  * kind META until the caller says otherwise. *zeroed: its memory reads as zero. What is known of its pages
  * stands where a large block has it. NULL: no memory. */
 WEIR_FN struct slice* span_alloc(size_t slices, size_t align_slices, bool* zeroed);
-/* The same for a slab: all pages of its slices are holes. */
-WEIR_FN struct slice* span_alloc_slab(size_t slices);
+/* The same for a slab: all pages of its slices are holes. `resident`: of memory that is resident if there is
+ * such; otherwise of what is not, as far as it goes. */
+WEIR_FN struct slice* span_alloc_slab(size_t slices, bool resident);
 /* Give a span back. Purges the largest dirty spans when more than release_dirty_max() is dirty. */
 WEIR_FN void span_free(struct slice* s);
 /* Grow or shrink in place; false: the neighbour is in use, the span is as it was. */

@@ -690,6 +690,8 @@ TEST(Release, TheNextSlabInThePlaceStartsWithThePagesThatAreThere) {
         windows_are_endless();
         unit_attach();
         Blocks blocks;
+        unit_free(unit_alloc(512)); // its class is no new one, which would start where nothing is resident
+        unit_collect();
         for (unsigned i = 0; i < 64; i++) blocks.alloc(1024);
         const void* last = blocks.all.back().p;
         while (blocks.all.size() > 1) blocks.free(blocks.all.size() - 2);
@@ -702,6 +704,29 @@ TEST(Release, TheNextSlabInThePlaceStartsWithThePagesThatAreThere) {
         EXPECT_EQ(page_of(blocks.all[0].p), page_of(last));
         EXPECT_EQ(load_relaxed(&release_totals.refaulted), refaulted);
         EXPECT_TRUE(span_check());
+    }));
+}
+
+// The first slab of a class takes no memory that is resident, of which it would use a page or two.
+TEST(Release, TheFirstSlabOfAClassStartsWhereNothingIsResident) {
+    EXPECT_FINE(in_child([] {
+        windows_are_endless();
+        unit_attach();
+        unit_free(filled(4 << 20));
+        unit_collect();
+        uint64_t before = dirty();
+        EXPECT_GE(before, 4u << 20);
+        std::vector<void*> all;
+        for (size_t size = 16; size <= 1024; size += 16) all.push_back(unit_alloc(size));
+        EXPECT_EQ(dirty(), before);
+        for (void* p : all) unit_free(p);
+        unit_collect();
+        // Those that come later have what there is.
+        before = dirty();
+        all.clear();
+        for (size_t size = 16; size <= 1024; size += 16) all.push_back(unit_alloc(size));
+        EXPECT_LT(dirty(), before);
+        for (void* p : all) unit_free(p);
     }));
 }
 

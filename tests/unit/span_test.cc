@@ -70,7 +70,7 @@ class Model {
 
     // A slab whose pages are taken, given up and purged one by one.
     void slab_alloc(size_t slices) {
-        struct slice* s = span_alloc_slab(slices);
+        struct slice* s = span_alloc_slab(slices, random.below(2) == 0);
         ASSERT_NE(s, nullptr);
         for (size_t i = 0; i < slices; i++) {
             s[i].region = s->region;
