@@ -23,7 +23,7 @@ enum { IDLE_BYTES_MAX = 49152 };
 struct arena {
     struct os_lock lock;
     bool torn;                /* since a fork that interrupted the lock's owner; Sync: the lock */
-    uint32_t idle_count;      /* of all chunks */
+    uint32_t idle_count;      /* of all chunks; Sync: relaxed atomic, written under the lock */
     uint64_t bins[BIN_WORDS]; /* bit b: with[b] != 0 */
     uint64_t with[RUN_BINS];  /* bit i: chunk i has a run in list b */
     uint64_t made;            /* bit i: chunk i has memory */
@@ -121,6 +121,16 @@ static struct chunk* run_find(const struct arena* a, uint32_t units, uint32_t* u
     return NULL;
 }
 
+/* Likewise, with room for them from a multiple of align_units on. */
+static struct chunk* run_find_aligned(const struct arena* a, uint32_t units, uint32_t align_units,
+                                      uint32_t* unit) {
+    struct chunk* k = run_find(a, units, unit);
+    if (k == NULL || align_units == 1) return k;
+    uint32_t end = *unit + k->length[*unit / GROUP_UNITS];
+    if (align_up(*unit, align_units) + units <= end) return k;
+    return run_find(a, units + align_units - 1, unit);
+}
+
 /* Use [unit, unit + units) of a free run that starts at `start` for a block. */
 static void run_take(struct chunk* k, uint32_t start, uint32_t unit, uint32_t units, unsigned m) {
     uint32_t length = run_remove(k, start);
@@ -175,23 +185,26 @@ static uint32_t units_shift(void) { return page_shift - UNIT_SHIFT; }
 static uint32_t pages_in(uint32_t i, uint32_t from, uint32_t to) {
     uint32_t count = slice_page_count();
     uint32_t first = i * count;
+    if (from >= first + count || to <= first || from >= to) return 0;
     uint32_t low = from > first ? from - first : 0;
     uint32_t high = to < first + count ? to - first : count;
-    return low >= high ? 0 : (2u << (high - 1)) - (1u << low);
+    return (2u << (high - 1)) - (1u << low);
 }
 static uint32_t slice_of_page(uint32_t page) { return page / slice_page_count(); }
 
+static void idle_change(struct chunk* k, uint32_t changed) {
+    k->idle_count += changed;
+    store_relaxed(&k->arena->idle_count, k->arena->idle_count + changed);
+}
 static void idle_set(struct chunk* k, uint32_t i, uint32_t mask) {
     uint32_t changed = (uint32_t)__builtin_popcount(mask & ~(uint32_t)k->idle[i]);
     k->idle[i] |= (uint16_t)mask;
-    k->idle_count += changed;
-    k->arena->idle_count += changed;
+    idle_change(k, changed);
 }
 static void idle_clear(struct chunk* k, uint32_t i, uint32_t mask) {
     uint32_t changed = (uint32_t)__builtin_popcount(mask & k->idle[i]);
     k->idle[i] &= (uint16_t)~mask;
-    k->idle_count -= changed;
-    k->arena->idle_count -= changed;
+    idle_change(k, 0 - changed);
 }
 
 /* Have the pages that a block is to touch: no holes any more. False: one is being purged, nothing changed. */
@@ -286,7 +299,7 @@ static bool chunk_add(struct arena* a) {
 static struct slice* chunk_remove(struct chunk* k) {
     struct arena* a = k->arena;
     run_remove(k, 0);
-    a->idle_count -= k->idle_count;
+    idle_change(k, 0 - k->idle_count);
     a->made &= ~(1ull << k->index);
     a->empty &= ~(1ull << k->index);
     return k->slice;
@@ -296,6 +309,12 @@ static struct slice* chunk_remove(struct chunk* k) {
 static void chunk_drop(struct slice* s) {
     for (uint32_t i = 1; i < CHUNK_SLICES; i++) store_relaxed(&s[i].kind, (uint8_t)SLICE_NONE);
     span_free(s);
+}
+
+/* No block starts at the unit. */
+static void block_forget(struct chunk* k, uint32_t unit) {
+    uint16_t* block = &k->blocks[unit / GROUP_UNITS];
+    if (load_relaxed(block) >> BLOCK_UNIT_SHIFT == unit % GROUP_UNITS) store_relaxed(block, (uint16_t)0);
 }
 
 /* All but the bits anew from the bits. */
@@ -313,7 +332,10 @@ static void chunk_rebuild(struct chunk* k) {
             bit_clear(k->starts, unit);
             bit_clear(k->free, unit);
         }
-        if (!ends) continue;
+        if (!ends) {
+            block_forget(k, unit);
+            continue;
+        }
         if (open) {
             run_insert(k, start, unit - start);
             for (uint32_t i = 0; i < CHUNK_SLICES; i++) {
@@ -332,7 +354,7 @@ static void chunk_rebuild(struct chunk* k) {
 }
 
 static void arena_rebuild(struct arena* a) {
-    a->idle_count = 0;
+    store_relaxed(&a->idle_count, 0u);
     a->empty = 0;
     for (unsigned b = 0; b < RUN_BINS; b++) a->with[b] = 0;
     for (unsigned word = 0; word < BIN_WORDS; word++) a->bins[word] = 0;
@@ -381,7 +403,7 @@ static void* arena_try(struct arena* a, unsigned m, uint32_t align_units, bool* 
     uint32_t start;
     struct chunk* k;
     *busy = false;
-    while ((k = run_find(a, units + align_units - 1, &start)) == NULL)
+    while ((k = run_find_aligned(a, units, align_units, &start)) == NULL)
         if (!chunk_add(a)) return NULL;
     uint32_t unit = (uint32_t)align_up(start, align_units);
     if (!pages_take(k, unit, units)) {
@@ -456,7 +478,6 @@ WEIR_FN struct slice* arena_chunk(const void* p) {
 WEIR_FN void arena_trim_all(void) {
     for (uint32_t i = 0; i < arena_count; i++) {
         struct arena* a = &arenas[i];
-        if (a->made == 0) continue;
         struct slice* gone[ARENA_CHUNKS];
         unsigned count = 0;
         arena_lock(a);
@@ -505,47 +526,98 @@ WEIR_FN void arena_fork_child(void) {
 
 /* ---- Checks. */
 
-static bool chunk_check(const struct chunk* k) {
-    uint32_t used = 0;
-    uint32_t unit = 0;
-    bool before_free = false;
-    while (unit < CHUNK_UNITS) {
-        if (!bit_is(k->starts, unit)) return false;
-        bool is_free = bit_is(k->free, unit);
-        uint32_t group = unit / GROUP_UNITS;
-        uint32_t units = is_free ? k->length[group] : class_units(class_at(k, unit));
-        if (units == 0 || unit + units > CHUNK_UNITS || (is_free && before_free)) return false;
-        for (uint32_t i = unit + 1; i < unit + units; i++)
-            if (bit_is(k->starts, i) || (bit_is(k->free, i) && (!is_free || i != unit + units - 1)))
+static bool pages_check_block(const struct chunk* k, uint32_t unit, uint32_t units) {
+    for (uint32_t page = unit >> units_shift(); page <= (unit + units - 1) >> units_shift(); page++) {
+        uint32_t i = slice_of_page(page);
+        uint32_t holes = hole_of(load_relaxed(&slice_pages(k->slice + i)->state));
+        if (((holes | k->idle[i]) & pages_in(i, page, page + 1)) != 0) return false;
+    }
+    return true;
+}
+
+/* Each page of a free run is idle or a hole. */
+static bool pages_check_free(const struct chunk* k, uint32_t unit, uint32_t units) {
+    uint32_t from = (unit + (1u << units_shift()) - 1) >> units_shift();
+    uint32_t to = (unit + units) >> units_shift();
+    for (uint32_t page = from; page < to; page++) {
+        uint32_t i = slice_of_page(page);
+        uint32_t mask = pages_in(i, page, page + 1);
+        bool is_hole = (hole_of(load_relaxed(&slice_pages(k->slice + i)->state)) & mask) != 0;
+        if (is_hole == ((k->idle[i] & mask) != 0)) return false;
+    }
+    return true;
+}
+
+/* The lists hold each of the chunk's free runs once. */
+static bool lists_check(const struct chunk* k, uint32_t runs) {
+    for (unsigned b = 0; b < RUN_BINS; b++) {
+        uint32_t before = 0;
+        for (uint32_t at = k->heads[b]; at != 0; at = k->next[(at - 1) / GROUP_UNITS]) {
+            uint32_t group = (at - 1) / GROUP_UNITS;
+            bool is_run = bit_is(k->starts, at - 1) && bit_is(k->free, at - 1);
+            if (runs-- == 0 || !is_run || bin_of(k->length[group]) != b || k->prev[group] != before)
                 return false;
-        if (is_free && k->start_of_last[(unit + units - 1) / GROUP_UNITS] != unit) return false;
-        for (uint32_t page = unit >> units_shift(); !is_free && page <= (unit + units - 1) >> units_shift();
-             page++) {
-            uint32_t i = slice_of_page(page);
-            uint32_t mask = pages_in(i, page, page + 1);
-            if ((hole_of(load_relaxed(&slice_pages(k->slice + i)->state)) & mask) != 0) return false;
-            if ((k->idle[i] & mask) != 0) return false;
+            before = at;
         }
-        used += !is_free;
+        if ((k->heads[b] != 0) != bit_is(&k->arena->with[b], k->index)) return false;
+    }
+    return runs == 0;
+}
+
+static bool run_check(const struct chunk* k, uint32_t unit, uint32_t units, bool is_free) {
+    if (units == 0 || unit + units > CHUNK_UNITS) return false;
+    for (uint32_t i = unit + 1; i < unit + units; i++)
+        if (bit_is(k->starts, i) || bit_is(k->free, i) != (is_free && i == unit + units - 1)) return false;
+    if (!is_free) return pages_check_block(k, unit, units);
+    return k->start_of_last[(unit + units - 1) / GROUP_UNITS] == unit && pages_check_free(k, unit, units);
+}
+
+/* Counts the chunk's blocks in `used`, by class. */
+static bool chunk_check(const struct chunk* k, uint64_t* used) {
+    uint32_t blocks = 0;
+    uint32_t runs = 0;
+    bool before_free = false;
+    for (uint32_t unit = 0; unit < CHUNK_UNITS;) {
+        uint32_t group = unit / GROUP_UNITS;
+        uint32_t known = load_relaxed(&k->blocks[group]);
+        bool is_free = bit_is(k->free, unit);
+        if (!bit_is(k->starts, unit) || (is_free && before_free)) return false;
+        if (!is_free && (known == 0 || known >> BLOCK_UNIT_SHIFT != unit % GROUP_UNITS)) return false;
+        uint32_t units = is_free ? k->length[group] : class_units(block_class(known));
+        if (!run_check(k, unit, units, is_free)) return false;
+        if (!is_free) used[block_class(known)]++;
+        blocks += !is_free;
+        runs += is_free;
         before_free = is_free;
         unit += units;
     }
-    return used == k->used;
+    uint32_t known = 0;
+    for (uint32_t group = 0; group < CHUNK_GROUPS; group++) known += load_relaxed(&k->blocks[group]) != 0;
+    uint32_t idle = 0;
+    for (uint32_t i = 0; i < CHUNK_SLICES; i++) idle += (uint32_t)__builtin_popcount(k->idle[i]);
+    return blocks == k->used && known == blocks && idle == k->idle_count && lists_check(k, runs);
+}
+
+static bool arena_check_one(const struct arena* a) {
+    uint64_t used[MEDIUM_CLASSES] = {0};
+    bool good = true;
+    uint32_t idle = 0;
+    for (uint64_t left = a->made; left != 0; left &= left - 1) {
+        const struct chunk* k = a->chunks[bit_low(left)];
+        idle += k->idle_count;
+        good &= chunk_check(k, used) && (k->used == 0) == bit_is(&a->empty, k->index);
+    }
+    for (unsigned b = 0; b < RUN_BINS; b++) good &= bit_is(a->bins, b) == (a->with[b] != 0);
+    for (unsigned m = 0; m < MEDIUM_CLASSES; m++) good &= used[m] == load_relaxed(&a->used[m]);
+    return good && idle == a->idle_count && (a->empty & ~a->made) == 0;
 }
 
 WEIR_FN bool arena_check(void) {
     bool good = true;
     for (unsigned i = 0; i < ARENA_COUNT_MAX; i++) {
-        struct arena* a = &arenas[i];
-        arena_lock(a);
-        uint32_t idle = 0;
-        for (uint64_t left = a->made; left != 0; left &= left - 1) {
-            const struct chunk* k = a->chunks[bit_low(left)];
-            idle += k->idle_count;
-            good &= chunk_check(k) && (k->used == 0) == bit_is(&a->empty, k->index);
-        }
-        good &= idle == a->idle_count;
-        os_lock_give(&a->lock);
+        arena_lock(&arenas[i]);
+        good &= arena_check_one(&arenas[i]);
+        os_lock_give(&arenas[i].lock);
     }
     return good;
 }

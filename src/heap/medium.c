@@ -7,6 +7,7 @@
 #include "core/options.h"
 #include "core/report.h"
 #include "heap/full.h"
+#include "heap/refill.h"
 #include "page/release.h"
 
 static size_t medium_bytes(unsigned m) { return size_classes[SMALL_CLASSES + m].bytes; }
@@ -24,6 +25,9 @@ WEIR_FN void* medium_alloc(struct heap* h, unsigned c, size_t align) {
     if (medium_is_dense(h, c)) return NULL;
     store_relaxed(&h->slow_calls, h->slow_calls + 1);
     if (heap_tick_hook != NULL) heap_tick_hook();
+    heap_enter(h);
+    refill_chores(h);
+    heap_leave(h);
     void* p = arena_alloc(&h->arena, m, align);
     if (p != NULL) {
         if (h->medium_out[m] != UINT16_MAX) h->medium_out[m]++;

@@ -299,8 +299,7 @@ static struct slice* slab_next(struct heap* h, unsigned c) {
     return slab_new(h, c);
 }
 
-/* What need not be done at each refill. */
-static void refill_chores(struct heap* h) {
+WEIR_FN void refill_chores(struct heap* h) {
     if ((h->slow_calls & 15) == 0) outbox_flush_all(h);
     if ((h->slow_calls & 1023) != 0) return;
     active_sweep(h);

@@ -12,6 +12,8 @@
 /* Make a slab of class c with free blocks the heap's active one: with checks=late they are then in the
  * bin, with checks=full on the slab's own list. False: no memory. */
 WEIR_FN bool refill(struct heap* h, unsigned c);
+/* What need not be done at each slow call, by how many there were: every one that counts itself asks. */
+WEIR_FN void refill_chores(struct heap* h);
 /* The heap got a slab by claiming it: take in its blocks and put it where it belongs. */
 WEIR_FN void heap_adopt(struct heap* h, struct slice* s);
 /* Put the rest of a bin back on its slab's list. */

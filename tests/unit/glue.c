@@ -57,6 +57,20 @@ void unit_set_hooks(void (*attach)(void), void (*tick)(void)) {
     heap_tick_hook = tick;
 }
 
+void* unit_arena_alloc(uint32_t* home, unsigned m, size_t align) { return arena_alloc(home, m, align); }
+bool unit_arena_free(void* p) { return arena_free(arena_chunk(p), p); }
+bool unit_arena_check(void) { return arena_check(); }
+void unit_arena_trim(void) { arena_trim_all(); }
+uint64_t unit_arena_used(unsigned m) { return arena_used(m); }
+uint64_t unit_arena_idle_bytes(void) { return arena_idle_bytes(); }
+bool unit_in_chunk(const void* p) { return unit_slice(p)->kind == SLICE_CHUNK; }
+void* unit_kept_block(unsigned m) { return heap_self()->kept_medium[m].block; }
+size_t unit_kept_medium_bytes(void) { return heap_self()->kept_medium_bytes; }
+uint32_t unit_home_arena(void) { return heap_self()->arena; }
+static_assert((int)UNIT_MEDIUM_CLASSES == (int)MEDIUM_CLASSES &&
+                  (int)UNIT_CHUNK_BYTES == CHUNK_SLICES * SLICE_BYTES,
+              "C++ cannot read arena.h");
+
 void unit_census(struct unit_figures* out) {
     static struct census t;
     census_take(&t);

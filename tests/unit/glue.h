@@ -50,6 +50,20 @@ uint64_t unit_heaps_made(void);
 uint64_t unit_heaps_peak(void);
 void unit_set_hooks(void (*attach)(void), void (*tick)(void));
 
+/* Blocks in chunks: heap/arena.h and heap/medium.h. */
+enum { UNIT_MEDIUM_CLASSES = CLASS_COUNT - SMALL_CLASSES, UNIT_CHUNK_BYTES = 1 << 20 };
+void* unit_arena_alloc(uint32_t* home, unsigned m, size_t align);
+bool unit_arena_free(void* p);
+bool unit_arena_check(void);
+void unit_arena_trim(void);
+uint64_t unit_arena_used(unsigned m);
+uint64_t unit_arena_idle_bytes(void);
+bool unit_in_chunk(const void* p);
+/* What the calling thread keeps for its next allocation of a medium class, and of all of them. */
+void* unit_kept_block(unsigned m);
+size_t unit_kept_medium_bytes(void);
+uint32_t unit_home_arena(void);
+
 struct unit_figures {
     uint64_t live_bytes, live_blocks, cached_bytes, hole_bytes, meta_bytes, record_bytes;
     uint64_t reserved_bytes, committed_bytes;
