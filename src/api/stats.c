@@ -160,7 +160,7 @@ static void json_classes(struct json* j, const struct census* t) {
     bool first = true;
     for (unsigned c = 0; c < CLASS_COUNT; c++) {
         const struct census_class* k = &t->classes[c];
-        if (k->slabs == 0 && k->live_blocks == 0) continue;
+        if (k->slabs == 0 && k->live_blocks == 0 && k->cached_blocks == 0) continue;
         json_string(j, first ? "{" : ",{");
         first = false;
         json_field(j, "block_bytes", size_classes[c].bytes, false);

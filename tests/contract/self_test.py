@@ -23,7 +23,7 @@ FAULTS = {
     "fork_signal.single": "lock_atfork", "fork_step": "lock_atfork", "fork_threads": "lock", "fortify": "usable", "huge_realloc": "copy",
     "introspect": "blind", "lifetime": "early", "limit_exec.large": "no_null", "limit_exec.medium": "no_null",
     "limit_exec.small": "no_null", "limit_lowered.heap": "no_null", "limit_lowered.others": "reserve",
-    "mappings": "mappings", "remote": "remote", "new_handler": "no_null", "sized": "sized", "spawn": "process", "spawn.helper": "process",
+    "mappings": "mappings", "medium": "remote", "remote": "remote", "new_handler": "no_null", "sized": "sized", "spawn": "process", "spawn.helper": "process",
     "stats_sizes": "usable",
     "thread_churn": "leak_thread", "thread_exit": "thread_end", "thread_local": "thread_end", "usable": "usable",
     "zero": "zero_null",

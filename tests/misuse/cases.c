@@ -95,6 +95,36 @@ static void run_double(self_t self) {
     call_with(self, hide(p));
 }
 
+/* A block whose class has no other: it lies beside blocks of other classes. */
+static char* block_alone(size_t size) {
+    hidden = malloc(size / 2 + 600);
+    char* p = malloc(size);
+    hidden = malloc(size * 2);
+    return p;
+}
+static void run_alone_interior(self_t self) { call_with(self, hide(block_alone(self->size) + self->offset)); }
+
+static void run_alone_double(self_t self) {
+    char* p = block_alone(self->size);
+    free(hide(p));
+    call_with(self, hide(p));
+}
+
+/* The next one of its class takes its place with the thread. */
+static void run_alone_double_late(self_t self) {
+    char* p = block_alone(self->size);
+    char* other = malloc(self->size);
+    free(hide(p));
+    free(hide(other));
+    call_with(self, hide(p));
+}
+
+static void run_alone_double_remote(self_t self) {
+    char* p = block_alone(self->size);
+    misuse_free_remote(hide(p));
+    call_with(self, hide(p));
+}
+
 static void run_double_delete(self_t self) {
     char* p = cxx_new(self->size);
     cxx_delete(hide(p));
@@ -233,6 +263,16 @@ const struct misuse_case misuse_cases[] = {
     {"delete-interior", run_interior, INTERIOR, "operator delete", LATE_MAYBE, 64, 16, 0},
     {"free_sized-interior", run_interior, INTERIOR, "free_sized", LATE_MAYBE, 64, 16, 0},
 
+    {"free-interior-medium", run_alone_interior, INTERIOR, "free", LATE_CALL, 3000, 16, 0},
+    {"free-interior-medium-unit", run_alone_interior, INTERIOR, "free", LATE_CALL, 30000, 4096, 0},
+    {"realloc-interior-medium", run_alone_interior, INTERIOR, "realloc", LATE_CALL, 3000, 1024, 0},
+    {"usable-interior-medium", run_alone_interior, INTERIOR, "malloc_usable_size", LATE_CALL, 3000, 1, 0},
+    {"double-free-medium", run_alone_double, TWICE, "free", LATE_CALL, 3000, 0, 0},
+    {"double-free-medium-32k", run_alone_double, TWICE, "free", LATE_CALL, 32768, 0, 0},
+    {"double-free-medium-late", run_alone_double_late, TWICE, "free", LATE_CALL, 3000, 0, 0},
+    {"double-free-medium-remote", run_alone_double_remote, TWICE, "free", LATE_CALL, 3000, 0, 0},
+    {"double-realloc-medium", run_alone_double, TWICE, "realloc", LATE_CALL, 3000, 0, 0},
+    {"double-usable-medium", run_alone_double, TWICE, "malloc_usable_size", LATE_CALL, 3000, 0, 0},
     {"double-free", run_double, TWICE, "free", LATE_SOON, 48, 0, 0},
     {"double-free-1k", run_double, TWICE, "free", LATE_SOON, 1000, 0, 0},
     {"double-free-32k", run_double, TWICE, "free", LATE_SOON, 32768, 0, 0},

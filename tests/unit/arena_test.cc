@@ -438,6 +438,7 @@ struct {
     unsigned m;
 } held[held_most]; // filled with their index + 1
 
+#if defined(__x86_64__)
 uint64_t used_blocks() {
     uint64_t used = 0;
     for (unsigned m = 0; m < UNIT_MEDIUM_CLASSES; m++) used += unit_arena_used(m);
@@ -471,13 +472,16 @@ bool child_is_sound() {
            used_blocks() == used - live;
 }
 
-#if defined(__x86_64__)
-// A handler that forks after every so many instructions between start and stop. A child looks there and then,
-// and ends; or, where it `goes_on`, it returns from the handler and ends in end_child.
+// A handler between the instructions from start to stop. It forks after every `stride`; a child looks there
+// and then, and ends, or, where it `goes_on`, returns from the handler and ends in end_child. With no stride,
+// it looks at what the bits say of the blocks in a chunk.
 class Stepper {
   public:
     static inline unsigned stride, forks, bad;
     static inline bool goes_on, is_child;
+    static inline const void* in_chunk;
+    static inline uint64_t blocks; // what the bits said last
+    static inline unsigned changes;
 
     static void start() {
         struct sigaction action = {};
@@ -493,8 +497,15 @@ class Stepper {
 
   private:
     static inline unsigned steps;
+    static void look() {
+        uint64_t now = unit_chunk_blocks(in_chunk);
+        changes += now != blocks;
+        blocks = now;
+    }
     static void step(int, siginfo_t*, void* context) {
-        if (++steps % stride != 0) return;
+        steps++;
+        if (stride == 0) return look();
+        if (steps % stride != 0) return;
         unit_fork_prepare();
         pid_t pid = fork();
         if (pid == 0) {
@@ -533,6 +544,35 @@ void held_free(unsigned i, bool steps) {
     unit_arena_free(p);
     if (steps) Stepper::stop();
     if (steps) Stepper::end_child();
+}
+
+// A fork's child may meet a chunk at any instruction, and takes the bits for what is true: there is exactly
+// one at which a block is there, or is gone.
+TEST_NATIVE(Arena, BitsAreRightAtEveryInstruction) {
+    EXPECT_FINE(in_child([] {
+        windows_are_endless();
+        unit_attach();
+        uint32_t home = 0;
+        Random random(7);
+        Stepper::in_chunk = unit_arena_alloc(&home, 0, 1);
+        unsigned taken = 0;
+        for (unsigned round = 0; round < 300; round++) {
+            unsigned i = static_cast<unsigned>(random.below(held_most));
+            Stepper::blocks = unit_chunk_blocks(Stepper::in_chunk);
+            Stepper::changes = 0;
+            bool was_there = held[i].p != nullptr;
+            if (was_there)
+                held_free(i, true);
+            else
+                held_alloc(i, random, &home, true);
+            ASSERT_EQ(unit_chunk_blocks(Stepper::in_chunk), Stepper::blocks) << round;
+            bool here = was_there || unit_slice(held[i].p) == unit_slice(Stepper::in_chunk);
+            if (!was_there && !here) held_free(i, false); // it made another chunk
+            EXPECT_EQ(Stepper::changes, here ? 1u : 0u) << round;
+            taken += here;
+        }
+        EXPECT_GT(taken, 200u);
+    }));
 }
 
 // `kept`: blocks that another thread keeps in the same chunk, and that the child may free.

@@ -64,6 +64,17 @@ void unit_arena_trim(void) { arena_trim_all(); }
 uint64_t unit_arena_used(unsigned m) { return arena_used(m); }
 uint64_t unit_arena_idle_bytes(void) { return arena_idle_bytes(); }
 bool unit_in_chunk(const void* p) { return unit_slice(p)->kind == SLICE_CHUNK; }
+uint64_t unit_chunk_blocks(const void* p) {
+    const struct chunk* k = unit_slice(p)->free;
+    uint64_t hash = 0;
+    for (uint32_t word = 0; word < CHUNK_WORDS; word++)
+        for (uint64_t left = k->starts[word] & ~k->free[word]; left != 0; left &= left - 1) {
+            uint32_t unit = word * 64 + bit_low(left);
+            hash = (hash ^ unit ^ (uint64_t)load_relaxed(&k->blocks[unit / GROUP_UNITS]) << 16) *
+                   0x9e3779b97f4a7c15u;
+        }
+    return hash;
+}
 void* unit_kept_block(unsigned m) { return heap_self()->kept_medium[m].block; }
 size_t unit_kept_medium_bytes(void) { return heap_self()->kept_medium_bytes; }
 uint32_t unit_home_arena(void) { return heap_self()->arena; }

@@ -59,6 +59,9 @@ void unit_arena_trim(void);
 uint64_t unit_arena_used(unsigned m);
 uint64_t unit_arena_idle_bytes(void);
 bool unit_in_chunk(const void* p);
+/* A hash of the blocks that a chunk's bits say are in it: where each starts, and of which class. Takes no
+ * lock. */
+uint64_t unit_chunk_blocks(const void* p);
 /* What the calling thread keeps for its next allocation of a medium class, and of all of them. */
 void* unit_kept_block(unsigned m);
 size_t unit_kept_medium_bytes(void);
