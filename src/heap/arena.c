@@ -18,7 +18,7 @@
 
 enum { BIN_WORDS = (RUN_BINS + 63) / 64 };
 /* Idle pages of an arena, in bytes, past which those of a chunk become holes. */
-enum { IDLE_BYTES_MAX = 49152 };
+enum { IDLE_BYTES_MAX = 262144 };
 
 struct arena {
     struct os_lock lock;
@@ -202,9 +202,10 @@ static void idle_set(struct chunk* k, uint32_t i, uint32_t mask) {
     idle_change(k, changed);
 }
 static void idle_clear(struct chunk* k, uint32_t i, uint32_t mask) {
-    uint32_t changed = (uint32_t)__builtin_popcount(mask & k->idle[i]);
+    uint32_t idle = mask & k->idle[i];
+    if (idle == 0) return;
     k->idle[i] &= (uint16_t)~mask;
-    idle_change(k, 0 - changed);
+    idle_change(k, 0 - (uint32_t)__builtin_popcount(idle));
 }
 
 /* Have the pages that a block is to touch: no holes any more. False: one is being purged, nothing changed. */
@@ -238,7 +239,8 @@ static void pages_give(struct chunk* k, uint32_t unit, uint32_t units, uint32_t 
     if (high > end) high = end;
     if (low >= high) return;
     for (uint32_t i = slice_of_page(low); i <= slice_of_page(high - 1); i++)
-        idle_set(k, i, pages_in(i, low, high));
+        k->idle[i] |= (uint16_t)pages_in(i, low, high);
+    idle_change(k, high - low); /* the block was on each of them */
 }
 
 /* The idle pages become holes. */
@@ -441,6 +443,10 @@ WEIR_FN bool arena_free(struct slice* s, void* p) {
     bool published = false;
     arena_lock(a);
     unsigned m = class_at(k, unit);
+    if (weir_unlikely(m >= MEDIUM_CLASSES)) { /* two threads freed it at the same instant */
+        os_lock_give(&a->lock);
+        return false;
+    }
     uint32_t units = class_units(m);
     run_give(k, unit, units, &from, &to);
     pages_give(k, unit, units, from, to);
@@ -473,6 +479,16 @@ WEIR_FN bool arena_is_free(const struct slice* s, const void* p) {
 WEIR_FN struct slice* arena_chunk(const void* p) {
     struct slice* s = slice_find(p);
     return load_relaxed(&s->kind) == SLICE_SLAB_REST ? s - s->back : s;
+}
+
+WEIR_FN void arena_publish_all(void) {
+    for (uint32_t i = 0; i < arena_count; i++) {
+        struct arena* a = &arenas[i];
+        if (load_relaxed(&a->idle_count) == 0) continue;
+        arena_lock(a);
+        for (uint64_t left = a->made; left != 0; left &= left - 1) pages_publish(a->chunks[bit_low(left)]);
+        os_lock_give(&a->lock);
+    }
 }
 
 WEIR_FN void arena_trim_all(void) {

@@ -69,6 +69,7 @@ WEIR_FN bool arena_free(struct slice* s, void* p);
 WEIR_INLINE uint16_t* arena_block(const struct slice* s, const void* p) {
     struct chunk* k = s->free;
     uint32_t unit = (uint32_t)(((uintptr_t)p - k->address) >> UNIT_SHIFT);
+    if (weir_unlikely(unit >= CHUNK_UNITS)) return NULL; /* a block freed twice, of a chunk that went */
     uint16_t* block = &k->blocks[unit / GROUP_UNITS];
     uint32_t known = load_relaxed(block);
     bool starts = known != 0 && known >> BLOCK_UNIT_SHIFT == unit % GROUP_UNITS;
@@ -79,7 +80,9 @@ WEIR_INLINE unsigned block_class(uint32_t known) { return (known & BLOCK_CLASS) 
 WEIR_FN bool arena_is_free(const struct slice* s, const void* p);
 /* The record of the chunk's first slice that a block lies in. */
 WEIR_FN struct slice* arena_chunk(const void* p);
-/* Make holes of all free pages, and give empty chunks back. */
+/* Make holes of all free pages. */
+WEIR_FN void arena_publish_all(void);
+/* The same, and give empty chunks back. */
 WEIR_FN void arena_trim_all(void);
 
 /* Statistics: blocks of medium class m, kept ones included; bytes of free pages that are no holes yet. */

@@ -95,9 +95,10 @@ struct heap {
     uint16_t
         medium_out[MEDIUM_CLASSES]; /* allocated by this thread and not freed by it, halved now and then */
     uint32_t kept_medium_bytes;
-    uint32_t medium_hand; /* which of them goes next */
-    uint32_t arena;       /* where the last one came from */
-    size_t owed;          /* bytes given to other heaps' slabs that release_owed does not know of yet */
+    uint64_t kept_medium_classes; /* bit m: one is kept */
+    uint32_t medium_hand;         /* which of them goes next, in turns */
+    uint32_t arena;               /* where the last one came from */
+    size_t owed; /* bytes given to other heaps' slabs that release_owed does not know of yet */
     /* Visitors: see visit.h. */
     struct slice* visited; /* whose lists one is changing; Sync: atomic, under the lock */
     uint64_t visit_calls;  /* slow_calls at the last visit, and whether there were none since; */

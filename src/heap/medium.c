@@ -50,16 +50,18 @@ static bool medium_drop(struct heap* h, unsigned m) {
     void* p = h->kept_medium[m].block;
     store_relaxed(&h->kept_medium[m].block, NULL);
     h->kept_medium_bytes -= (uint32_t)medium_bytes(m);
+    h->kept_medium_classes &= ~(1ull << m);
     return arena_free(arena_chunk(p), p);
 }
 
 /* Make room for `bytes` among the kept blocks, class by class in turn. */
 static bool medium_make_room(struct heap* h, size_t bytes) {
     bool some = false;
-    for (unsigned i = 0; h->kept_medium_bytes + bytes > core_options.thread_kept_max && i < MEDIUM_CLASSES;
-         i++) {
-        unsigned m = h->medium_hand++ % MEDIUM_CLASSES;
-        if (h->kept_medium[m].block != NULL) some |= medium_drop(h, m);
+    while (h->kept_medium_bytes + bytes > core_options.thread_kept_max) {
+        uint64_t next = h->kept_medium_classes & ~0ull << h->medium_hand;
+        unsigned m = bit_low(next != 0 ? next : h->kept_medium_classes);
+        h->medium_hand = m + 1;
+        some |= medium_drop(h, m);
     }
     return some;
 }
@@ -67,6 +69,7 @@ static bool medium_make_room(struct heap* h, size_t bytes) {
 static void medium_keep(struct heap* h, unsigned m, void* p, uint16_t* block) {
     store_relaxed(block, (uint16_t)(load_relaxed(block) | BLOCK_KEPT));
     h->kept_medium_bytes += (uint32_t)medium_bytes(m);
+    h->kept_medium_classes |= 1ull << m;
     h->kept_medium[m].known = block;
     __atomic_signal_fence(__ATOMIC_SEQ_CST);
     store_relaxed(&h->kept_medium[m].block, p);

@@ -18,6 +18,7 @@ WEIR_INLINE void* medium_unkeep(struct heap* h, unsigned m) {
     store_relaxed(&k->block, NULL);
     __atomic_signal_fence(__ATOMIC_SEQ_CST);
     store_relaxed(k->known, (uint16_t)(load_relaxed(k->known) & ~BLOCK_KEPT));
+    h->kept_medium_classes &= ~(1ull << m);
     h->kept_medium_bytes -= size_classes[SMALL_CLASSES + m].bytes;
     if (h->medium_out[m] != UINT16_MAX) h->medium_out[m]++;
     store_relaxed(&h->handed_out, h->handed_out + 1);

@@ -58,6 +58,7 @@ static void heap_reset(struct heap* h) {
         store_relaxed(&h->kept_medium[m].block, NULL);
         h->medium_out[m] = 0;
     }
+    h->kept_medium_classes = 0;
     h->kept_medium_bytes = h->medium_hand = h->arena = 0;
     for (unsigned i = 0; i < KEPT_WORDS; i++) h->kept[i] = 0;
     h->kept_bytes = h->closed_bytes = 0;

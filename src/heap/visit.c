@@ -54,6 +54,7 @@ WEIR_FN void heaps_visit(bool all) {
     uint64_t signals;
     bool blocked = os_signals_block(&signals);
     store_relaxed(&release_owed, (uint64_t)0);
+    arena_publish_all();
     if (!all) registry_look();
     for (uint32_t row = 0; region_visit(row, all);) row++;
     if (blocked) os_signals_restore(signals);

@@ -60,6 +60,7 @@ void unit_set_hooks(void (*attach)(void), void (*tick)(void)) {
 void* unit_arena_alloc(uint32_t* home, unsigned m, size_t align) { return arena_alloc(home, m, align); }
 bool unit_arena_free(void* p) { return arena_free(arena_chunk(p), p); }
 bool unit_arena_check(void) { return arena_check(); }
+void unit_arena_publish(void) { arena_publish_all(); }
 void unit_arena_trim(void) { arena_trim_all(); }
 uint64_t unit_arena_used(unsigned m) { return arena_used(m); }
 uint64_t unit_arena_idle_bytes(void) { return arena_idle_bytes(); }

@@ -56,6 +56,7 @@ void* unit_arena_alloc(uint32_t* home, unsigned m, size_t align);
 bool unit_arena_free(void* p);
 bool unit_arena_check(void);
 void unit_arena_trim(void);
+void unit_arena_publish(void);
 uint64_t unit_arena_used(unsigned m);
 uint64_t unit_arena_idle_bytes(void);
 bool unit_in_chunk(const void* p);
