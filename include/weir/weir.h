@@ -98,11 +98,12 @@ int weir_stats_json(int fd);
 
 /** Give back what the calling thread's heap caches: for a worker that is about to wait for long.
  *
- *  The free blocks and slabs that the thread kept for itself become other threads' to use, empty ones go to
- * the page layer (and by its rules to the kernel), frees that wait for other heaps are delivered, and blocks
- * that others free into its slabs meanwhile wait for nobody. Blocks in use are not touched. The thread's next
- * malloc gives it a heap again. It costs some microseconds and the next allocations a slow path each: worth
- * it before a wait of milliseconds, not of microseconds. Thread-safe; not async-signal-safe. Keeps errno. */
+ *  What it caches of object pools goes to the other threads. The free blocks and slabs that the thread kept
+ * for itself become other threads' to use, empty ones go to the page layer (and by its rules to the kernel),
+ * frees that wait for other heaps are delivered, and blocks that others free into its slabs meanwhile wait
+ * for nobody. Blocks in use are not touched. The thread's next malloc gives it a heap again. It costs some
+ * microseconds and the next allocations a slow path each: worth it before a wait of milliseconds, not of
+ * microseconds. Thread-safe; not async-signal-safe. Keeps errno. */
 void weir_thread_idle(void);
 
 /** The version of the library as "major.minor.patch"; a static string. */

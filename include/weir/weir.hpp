@@ -1,4 +1,5 @@
-/* weir/weir.hpp: weir for C++ containers: weir::allocator<T>, weir::memory_resource, weir::resource().
+/* weir/weir.hpp: weir for C++: weir::allocator<T>, weir::memory_resource, weir::resource() for containers,
+ * and weir::pool<T>.
  *
  * Who may include it: any C++17 program that is linked with weir (shared, archive or object); without
  * weir it does not link. It allocates by malloc, aligned_alloc and free, which weir provides in such a
@@ -26,7 +27,9 @@
 #include <memory_resource>
 #include <new>
 #include <type_traits>
+#include <utility>
 
+#include "weir/pool.h"
 #include "weir/weir.h"
 
 #if defined(__cpp_constexpr_dynamic_alloc) && __cplusplus >= 202002L
@@ -188,6 +191,82 @@ class memory_resource final : public std::pmr::memory_resource {
     static memory_resource* const one = ::new (static_cast<void*>(room)) memory_resource;
     return one;
 }
+
+/** A pool of objects of type T (weir/pool.h), over-aligned ones included.
+ *
+ *  allocate and deallocate are memory alone; create and destroy construct and destruct; make gives an owner
+ * that gives the object back. All may be called by any thread; objects may be given back by any thread. The
+ * pool's end gives its memory back when all objects came back; otherwise it says how many did not, and their
+ * memory stays. */
+template <class T>
+class pool {
+    static_assert(std::is_object_v<T> && !std::is_const_v<T> && !std::is_volatile_v<T>,
+                  "a pool's type is a plain object type");
+
+  public:
+    /** Gives an object back to its pool. */
+    class deleter {
+      public:
+        constexpr deleter() noexcept = default;
+        explicit deleter(pool& of) noexcept : owner(&of) {}
+        void operator()(T* object) const noexcept { owner->destroy(object); }
+
+      private:
+        pool* owner = nullptr;
+    };
+    using unique_ptr = std::unique_ptr<T, deleter>;
+
+    /** `flags` as weir_pool_create has them. Throws std::bad_alloc. */
+    explicit pool(const char* name, unsigned flags = 0)
+        : one(weir_pool_create(name, sizeof(T), alignof(T), flags)) {
+        if (one == nullptr) detail::throw_bad_alloc();
+    }
+    ~pool() { static_cast<void>(weir_pool_destroy(one)); }
+    pool(const pool&) = delete;
+    pool& operator=(const pool&) = delete;
+
+    /** Room for an object; nullptr: no memory, or the pool's limit. */
+    [[nodiscard]] T* try_allocate() noexcept { return static_cast<T*>(weir_pool_alloc(one)); }
+    /** The same; throws std::bad_alloc. */
+    [[nodiscard]] T* allocate() {
+        T* object = try_allocate();
+        if (object == nullptr) detail::throw_bad_alloc();
+        return object;
+    }
+    void deallocate(T* object) noexcept { weir_pool_free(one, object); }
+
+    /** A new object; throws std::bad_alloc, and what its constructor throws. */
+    template <class... Arguments>
+    [[nodiscard]] T* create(Arguments&&... arguments) {
+        /* Gives the room back when the constructor throws. */
+        struct room_owner {
+            pool& of;
+            T* room;
+            ~room_owner() {
+                if (room != nullptr) of.deallocate(room);
+            }
+        } room{*this, allocate()};
+        T* object = ::new (static_cast<void*>(room.room)) T(std::forward<Arguments>(arguments)...);
+        room.room = nullptr;
+        return object;
+    }
+    void destroy(T* object) noexcept {
+        if (object == nullptr) return;
+        object->~T();
+        deallocate(object);
+    }
+    template <class... Arguments>
+    [[nodiscard]] unique_ptr make(Arguments&&... arguments) {
+        return unique_ptr(create(std::forward<Arguments>(arguments)...), deleter(*this));
+    }
+
+    void flush() noexcept { weir_pool_flush(one); }
+    /** For the calls that this class has no names for. */
+    [[nodiscard]] weir_pool* get() noexcept { return one; }
+
+  private:
+    weir_pool* one;
+};
 
 } // namespace weir
 

@@ -15,6 +15,7 @@
 #include "page/hole.h"
 #include "page/release.h"
 #include "page/span.h"
+#include "pool/pool.h"
 
 /* arena: bytes held in slabs and free spans; ordblks: number of free blocks in slabs; hblkhd: in large
  * blocks; uordblks: live; fordblks: free inside what is held; keepcost: what malloc_trim could give back at
@@ -118,6 +119,7 @@ WEIR_EXPORT int malloc_info(int options, FILE* stream) {
 
 /* 1 when something went back to the kernel. `pad` bytes of free memory may stay, as in glibc. */
 WEIR_EXPORT int malloc_trim(size_t pad) {
+    pool_gc();
     heap_collect();
     heaps_visit(true);
     if (pad != 0 && load_relaxed(&span_totals.dirty) + load_relaxed(&hole_pending) <= pad) return 0;

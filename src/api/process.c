@@ -22,6 +22,7 @@
 #include "heap/heap.h"
 #include "os/os.h"
 #include "page/span.h"
+#include "pool/pool.h"
 #include "weir/weir.h"
 
 /* A key past the first ones makes pthread_setspecific allocate, and the allocation that is under way may
@@ -34,10 +35,21 @@ static pthread_key_t thread_key;
 
 /* Other keys' destructors may allocate after ours: ours asks to run again, and empties the heap out in
  * the last round that libc promises. */
+#define ROUNDS_OVER (PTHREAD_DESTRUCTOR_ITERATIONS + 1)
 static void thread_exit(void* rounds) {
     uintptr_t left = (uintptr_t)rounds;
-    if (left > 1 && pthread_setspecific(thread_key, (void*)(left - 1)) == 0) return;
+    pool_thread_detach(); /* it has words in the thread's TLS; from now on it gets none there */
+    if (left > 1 && left != ROUNDS_OVER && pthread_setspecific(thread_key, (void*)(left - 1)) == 0) return;
     heap_detach("thread exit");
+    /* What allocates after this one is not taken for a thread whose rounds begin. */
+    (void)pthread_setspecific(thread_key, (void*)(uintptr_t)ROUNDS_OVER);
+}
+
+/* Whether thread_exit is still to run in this thread for the first time. The first thread's TLS stays. */
+static bool thread_end_is_seen(void) {
+    if (os_thread_id() == os_process_id()) return true;
+    if (load_acquire(&thread_key_state) != KEY_READY) return false;
+    return pthread_getspecific(thread_key) == (void*)(uintptr_t)PTHREAD_DESTRUCTOR_ITERATIONS;
 }
 
 WEIR_EXPORT void weir_thread_idle(void) {
@@ -80,11 +92,13 @@ static void fork_prepare(void) {
     bool locks = !__libc_single_threaded && _IO_list_lock != NULL && _IO_list_unlock != NULL;
     if (locks) _IO_list_lock();
     fork_locks_streams = locks;
+    pool_fork_prepare();
     heap_fork_prepare();
 }
 
 static void fork_parent(void) {
     heap_fork_parent();
+    pool_fork_parent();
     if (fork_locks_streams) _IO_list_unlock();
 }
 
@@ -92,6 +106,7 @@ static void fork_child(void) {
     if (fork_locks_streams && _IO_list_resetlock != NULL) _IO_list_resetlock();
     /* The thread that was making the key did not come along. */
     if (load_relaxed(&thread_key_state) == KEY_MAKING) store_relaxed(&thread_key_state, (uint32_t)KEY_NONE);
+    pool_fork_child(); /* first: the thread's heap may be set aside by the other */
     heap_fork_child();
     wire_forked();
 }
@@ -99,6 +114,7 @@ static void fork_child(void) {
 static __attribute__((constructor(101))) void library_start(void) {
     wire_open();
     heap_attach_hook = thread_attached;
+    pool_thread_hook = thread_end_is_seen;
     if (heap_self() != &heap_empty) wire_reached();
     pthread_atfork(fork_prepare, fork_parent, fork_child);
 }

@@ -15,6 +15,7 @@
 #include "os/os.h"
 #include "page/release.h"
 #include "page/span.h"
+#include "pool/pool.h"
 
 #define TEXT_OF(x) #x
 #define VERSION_TEXT(a, b, c) TEXT_OF(a) "." TEXT_OF(b) "." TEXT_OF(c)
@@ -188,6 +189,40 @@ static void json_heaps(struct json* j) {
     }
 }
 
+/* A name is the program's: what JSON does not take as it is becomes a question mark. */
+static void json_name(struct json* j, const char* name) {
+    json_string(j, "\"name\":\"");
+    for (; *name != '\0'; name++) {
+        bool plain = *name >= ' ' && *name < 0x7f && *name != '"' && *name != '\\';
+        text_char(&j->text, plain ? *name : '?');
+    }
+    text_string(&j->text, "\",");
+}
+
+static void json_pools(struct json* j) {
+    struct weir_pool_stats row;
+    row.struct_size = sizeof row;
+    for (unsigned i = 0; pool_stats_at(i, &row) == 0; i++) {
+        json_string(j, i == 0 ? "{" : ",{");
+        json_name(j, row.name);
+#define FIELD(name) json_field(j, #name, row.name, false)
+        FIELD(object_bytes);
+        FIELD(block_bytes);
+        FIELD(users);
+        FIELD(storage);
+        FIELD(allocated);
+        FIELD(used);
+        FIELD(cached);
+        FIELD(shared);
+        FIELD(held);
+        FIELD(needed);
+        FIELD(limit);
+#undef FIELD
+        json_field(j, "failed", row.failed, true);
+        json_string(j, "}");
+    }
+}
+
 WEIR_EXPORT int weir_stats_json(int fd) {
     struct weir_stats all;
     struct census t;
@@ -203,6 +238,8 @@ WEIR_EXPORT int weir_stats_json(int fd) {
     json_classes(&j, &t);
     json_string(&j, "],\"heaps\":[");
     json_heaps(&j);
+    json_string(&j, "],\"pools\":[");
+    json_pools(&j);
     json_string(&j, "]}\n");
     json_flush(&j);
     return j.error;

@@ -13,7 +13,7 @@
 /* The program may define its own; see weir.h. */
 WEIR_EXPORT __attribute__((weak)) const char* weir_options = NULL;
 
-enum option_type { SIZE, COUNT, WORDS };
+enum option_type { SIZE, COUNT, WORDS, TEXT };
 
 struct option_row {
     const char* name;
@@ -23,15 +23,30 @@ struct option_row {
     uint64_t max;
     const char* words;
     const char* help;
+    char* text; /* TEXT: where it is kept */
 };
 
-static const struct option_row option_rows[] = {
-#define WEIR_OPTION(name, type, value, min, max, help) {#name, type, value, min, max, NULL, help},
-#define WEIR_OPTION_ENUM(name, value, words, help) {#name, WORDS, value, 0, 0, words, help},
+/* Where a text stands when it is read, the program may write later. */
+enum { OPTION_TEXT_BYTES = 256 };
+#define WEIR_OPTION(name, type, value, min, max, help)
+#define WEIR_OPTION_ENUM(name, value, words, help)
+#define WEIR_OPTION_TEXT(name, form, help) static char option_text_##name[OPTION_TEXT_BYTES];
 #define WEIR_PRESET(preset, option, value)
 #include "core/options.def"
 #undef WEIR_OPTION
 #undef WEIR_OPTION_ENUM
+#undef WEIR_OPTION_TEXT
+#undef WEIR_PRESET
+
+static const struct option_row option_rows[] = {
+#define WEIR_OPTION(name, type, value, min, max, help) {#name, type, value, min, max, NULL, help, NULL},
+#define WEIR_OPTION_ENUM(name, value, words, help) {#name, WORDS, value, 0, 0, words, help, NULL},
+#define WEIR_OPTION_TEXT(name, form, help) {#name, TEXT, 0, 0, 0, form, help, option_text_##name},
+#define WEIR_PRESET(preset, option, value)
+#include "core/options.def"
+#undef WEIR_OPTION
+#undef WEIR_OPTION_ENUM
+#undef WEIR_OPTION_TEXT
 #undef WEIR_PRESET
 };
 enum { option_count = sizeof option_rows / sizeof option_rows[0] };
@@ -39,10 +54,12 @@ enum { option_count = sizeof option_rows / sizeof option_rows[0] };
 WEIR_VAR struct core_options core_options = {
 #define WEIR_OPTION(name, type, value, min, max, help) .name = (value),
 #define WEIR_OPTION_ENUM(name, value, words, help) .name = (value),
+#define WEIR_OPTION_TEXT(name, form, help) .name = 0,
 #define WEIR_PRESET(preset, option, value)
 #include "core/options.def"
 #undef WEIR_OPTION
 #undef WEIR_OPTION_ENUM
+#undef WEIR_OPTION_TEXT
 #undef WEIR_PRESET
 };
 
@@ -60,10 +77,12 @@ struct preset_row {
 static const struct preset_row preset_rows[] = {
 #define WEIR_OPTION(name, type, value, min, max, help)
 #define WEIR_OPTION_ENUM(name, value, words, help)
+#define WEIR_OPTION_TEXT(name, form, help)
 #define WEIR_PRESET(preset, option, value) {#preset, OPTION_ROW(option), value},
 #include "core/options.def"
 #undef WEIR_OPTION
 #undef WEIR_OPTION_ENUM
+#undef WEIR_OPTION_TEXT
 #undef WEIR_PRESET
 };
 enum { preset_count = sizeof preset_rows / sizeof preset_rows[0] };
@@ -179,6 +198,16 @@ static bool option_set(const char* name, size_t name_length, const char* value, 
         option_give(row, word);
         return true;
     }
+    if (o->type == TEXT) {
+        if (value_length >= OPTION_TEXT_BYTES) {
+            option_warn(name, name_length, "' is too long: ", o->help);
+            return false;
+        }
+        __builtin_memcpy(o->text, value, value_length);
+        o->text[value_length] = '\0';
+        option_give(row, (uintptr_t)o->text);
+        return true;
+    }
     uint64_t n;
     if (!option_number(value, value_length, o->type == SIZE, &n) || n < o->min || n > o->max) {
         option_warn(name, name_length, "' has a value that is no number in its range: ", o->help);
@@ -242,9 +271,11 @@ static void options_help(void) {
         text_char(&t, '=');
         if (o->type == WORDS)
             option_print_word(&t, o->words, *option_slot(row));
+        else if (o->type == TEXT)
+            text_string(&t, *option_slot(row) == 0 ? "" : (const char*)(uintptr_t)*option_slot(row));
         else
             text_number(&t, *option_slot(row));
-        if (o->type == WORDS) {
+        if (o->words != NULL) {
             text_string(&t, " (");
             text_string(&t, o->words);
             text_char(&t, ')');

@@ -12,16 +12,19 @@
 
 #include "base/compiler.h"
 
-/* Values in the units that options.def names; of an enum, the index of its word.
+/* Values in the units that options.def names; of an enum, the index of its word; of a text, its
+ * address, 0 for none.
  * Sync: written before the first thread can exist, read-only afterwards, but for dirty_max, which mallopt
  * sets (relaxed). */
 struct core_options {
 #define WEIR_OPTION(name, type, value, min, max, help) uint64_t name;
 #define WEIR_OPTION_ENUM(name, value, words, help) uint64_t name;
+#define WEIR_OPTION_TEXT(name, form, help) uint64_t name;
 #define WEIR_PRESET(preset, option, value)
 #include "core/options.def"
 #undef WEIR_OPTION
 #undef WEIR_OPTION_ENUM
+#undef WEIR_OPTION_TEXT
 #undef WEIR_PRESET
     uint64_t given; /* bit i: the user gave the option of row i, which a preset then leaves alone */
 };

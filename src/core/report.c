@@ -12,22 +12,22 @@
 
 WEIR_VAR uint64_t core_report_count;
 
-WEIR_FN void core_report(const char* code, const char* what, const void* pointer, const char* call) {
+static void report_write(const char* code, const char* what) {
     char line[320];
     struct text t = text_make(line, sizeof line - 1);
     text_string(&t, "weir: ");
     text_string(&t, code);
     text_string(&t, ": ");
     text_string(&t, what);
-    text_char(&t, ' ');
-    text_hex(&t, (uintptr_t)pointer);
-    text_string(&t, " in ");
-    text_string(&t, call);
     text_string(&t, "; see docs/errors/");
     text_string(&t, code);
     text_string(&t, ".md");
     line[t.length++] = '\n';
     os_write(2, line, t.length);
+}
+
+WEIR_FN void core_report_text(const char* code, const char* what) {
+    report_write(code, what);
     add_relaxed(&core_report_count, 1);
     if (core_options.on_error != 0) return;
     /* A handler of the abort that meets the same heap again would come back for ever. */
@@ -35,6 +35,31 @@ WEIR_FN void core_report(const char* code, const char* what, const void* pointer
     if (load_relaxed(&reporter) == arch_thread_pointer()) os_abort_now();
     store_relaxed(&reporter, arch_thread_pointer());
     os_abort();
+}
+
+WEIR_FN void core_report(const char* code, const char* what, const void* pointer, const char* call) {
+    char said[320];
+    struct text t = text_make(said, sizeof said - 1);
+    text_string(&t, what);
+    text_char(&t, ' ');
+    text_hex(&t, (uintptr_t)pointer);
+    text_string(&t, " in ");
+    text_string(&t, call);
+    said[t.length] = '\0';
+    core_report_text(code, said);
+}
+
+WEIR_FN void core_say_busy(const char* name, int64_t count) {
+    char said[160];
+    struct text t = text_make(said, sizeof said - 1);
+    text_string(&t, "pool ");
+    text_string(&t, name);
+    text_string(&t, " has ");
+    if (count < 0) text_char(&t, '-');
+    text_number(&t, (uint64_t)(count < 0 ? -count : count));
+    text_string(&t, " objects in use in weir_pool_destroy");
+    said[t.length] = '\0';
+    report_write("pool-busy", said);
 }
 
 WEIR_FN void core_report_size(const void* pointer, size_t bytes, const char* call) {

@@ -19,8 +19,12 @@
 /* Number of reports so far. Sync: relaxed; a figure for people. */
 WEIR_VAR_DECL uint64_t core_report_count;
 
-/* `weir: <code>: <what> <pointer> in <call>; see docs/errors/<code>.md` */
+/* `weir: <code>: <what>; see docs/errors/<code>.md`; core_report says `<what> <pointer> in <call>`. */
+WEIR_FN WEIR_COLD void core_report_text(const char* code, const char* what);
 WEIR_FN WEIR_COLD void core_report(const char* code, const char* what, const void* pointer, const char* call);
+/* `weir: pool-busy: pool <name> has <count> objects in use in weir_pool_destroy; see ...`; the process goes
+ * on. */
+WEIR_FN WEIR_COLD void core_say_busy(const char* name, int64_t count);
 WEIR_FN WEIR_COLD void core_report_size(const void* pointer, size_t bytes, const char* call);
 
 #endif

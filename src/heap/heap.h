@@ -103,6 +103,7 @@ struct heap {
     struct slice* visited; /* whose lists one is changing; Sync: atomic, under the lock */
     uint64_t visit_calls;  /* slow_calls at the last visit, and whether there were none since; */
     bool visit_idle;       /* Sync: relaxed atomics */
+    void* above; /* what a higher layer keeps for the thread that has the heap; stays when heaps are swept */
     /* Registry; Sync: heaps_lock. */
     struct heap* registry_next;
     struct heap* spare_next;
@@ -128,6 +129,9 @@ WEIR_VAR_DECL struct heap_totals heap_totals;
 
 /* Set by the api layer. Called by each thread that gets a heap, with no lock held. */
 WEIR_VAR_DECL void (*heap_attach_hook)(void);
+/* Called by a thread that is about to give its heap away, with no lock held; it may still allocate and free.
+ * Set when the first pool is made; Sync: relaxed. */
+WEIR_VAR_DECL void (*heap_detach_hook)(void);
 /* Called on the slow path now and then (at most once per refill). */
 WEIR_VAR_DECL void (*heap_tick_hook)(void);
 /* Called after a large block was taken, resized or given back, with no lock held, maybe by a thread that has

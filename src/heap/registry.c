@@ -31,6 +31,7 @@ WEIR_VAR struct heap heap_empty = {.bins = EMPTY_BINS, .lock = {.rank = LOCK_HEA
 WEIR_VAR struct os_lock heaps_lock = {.rank = LOCK_HEAPS};
 WEIR_VAR struct heap_totals heap_totals;
 WEIR_VAR void (*heap_attach_hook)(void);
+WEIR_VAR void (*heap_detach_hook)(void);
 WEIR_VAR void (*heap_tick_hook)(void);
 WEIR_VAR void (*heap_large_hook)(void);
 
@@ -188,6 +189,8 @@ WEIR_FN struct heap* heap_attach(void) {
 WEIR_FN void heap_detach(const char* call) {
     struct heap* h = heap_self();
     if (h == &heap_empty) return;
+    void (*hook)(void) = load_relaxed(&heap_detach_hook);
+    if (hook != NULL) hook();
     /* A handler that forked here would leave its child a heap that is nobody's and half given away. */
     uint64_t signals;
     bool blocked = os_signals_block(&signals);

@@ -13,7 +13,14 @@
 #include "base/compiler.h"
 #include "os/os.h"
 
-enum lock_rank { LOCK_HEAPS = 1, LOCK_HEAP = 2, LOCK_ARENA = 3, LOCK_RELEASE = 4, LOCK_PAGES = 5 };
+enum lock_rank {
+    LOCK_POOLS = 0,
+    LOCK_HEAPS = 1,
+    LOCK_HEAP = 2,
+    LOCK_ARENA = 3,
+    LOCK_RELEASE = 4,
+    LOCK_PAGES = 5
+};
 
 /*  owner == 0: free. nest: how often the owner has taken it again.
  *

@@ -36,6 +36,8 @@ WEIR_VAR uint32_t release_busy;
 WEIR_VAR uint64_t release_owed;
 WEIR_VAR void (*release_look_hook)(bool all);
 WEIR_VAR void (*release_tick_hook)(void);
+WEIR_VAR uint64_t (*release_above_hook)(uint64_t* shrunk);
+WEIR_VAR uint64_t release_above;
 
 static void* helper_thread_word;
 /* A heap that grows by so much has its helper look whether it could do with less. */
@@ -438,7 +440,8 @@ WEIR_FN bool release_all(void) {
 static uint64_t returnable(void) {
     uint64_t bytes = free_bytes();
     uint64_t refused = load_relaxed(&refused_bytes);
-    return (bytes > refused ? bytes - refused : 0) + load_relaxed(&release_owed);
+    return (bytes > refused ? bytes - refused : 0) + load_relaxed(&release_owed) +
+           load_relaxed(&release_above);
 }
 
 /* Without a helper for a while. */
@@ -481,6 +484,24 @@ static bool helper_retires(void) {
     return returnable() == 0 || !cas_acq_rel(&release_state, &expected, RELEASE_HELPER);
 }
 
+/* What a layer above gives back does not make the process a busy one, and what its program needs no more need
+ * not be found out by waiting. */
+static void helper_above(void) {
+    uint64_t (*above)(uint64_t*) = load_relaxed(&release_above_hook);
+    if (above == NULL) return;
+    uint64_t shrunk;
+    uint32_t busy = load_relaxed(&release_busy);
+    store_relaxed(&release_above, above(&shrunk));
+    if (busy == 0) store_relaxed(&release_busy, 0u);
+    if (shrunk < core_options.release_floor || shrunk == 0 || !pass_start()) return;
+    purged_in_quiet = false;
+    uint64_t before = load_relaxed(&span_totals.purged);
+    span_purge(shrunk);
+    uint64_t done = load_relaxed(&span_totals.purged) - before;
+    if (done < shrunk) holes_pass(PURGE_YOUNG, shrunk - done);
+    os_lock_give(&release_lock);
+}
+
 static void helper_body(void* unused) {
     (void)unused;
     /* A fork in the middle of release_rouse has its child start a helper of its own. */
@@ -499,6 +520,7 @@ static void helper_body(void* unused) {
             alone_start();
             return;
         }
+        helper_above();
         helper_look();
         if (release_tick_hook != NULL) release_tick_hook();
         quiet = returnable() == 0 && !huge_due() && !watches ? quiet + 1 : 0;

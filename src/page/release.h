@@ -41,6 +41,13 @@ WEIR_VAR_DECL void (*release_look_hook)(bool all);
 /* Called at the end of each of the helper's windows, with no lock held. Set by the api layer. */
 WEIR_VAR_DECL void (*release_tick_hook)(void);
 
+/* Called before the pass: a layer that caches blocks gives back what it does not need. Returns bytes that it
+ * may give back at a later look; for as long the helper stays. *shrunk: bytes that its program has done
+ * without since the last look and will not need: as many go to the kernel at once. Sync: relaxed. */
+WEIR_VAR_DECL uint64_t (*release_above_hook)(uint64_t* shrunk);
+/* What it returned last, or who puts the first bytes there says. Sync: relaxed. */
+WEIR_VAR_DECL uint64_t release_above;
+
 /* Once, after the options are known. `thread_word`: the helper's. */
 WEIR_FN void release_start(void* thread_word);
 /* What release_poke does when nobody is at work. */

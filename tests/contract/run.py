@@ -39,7 +39,8 @@ KEYS = {
 }
 
 CFLAGS = ["-O1", "-g", "-Wall", "-Wextra", "-Werror", "-pthread", "-fno-builtin-malloc", "-fno-builtin-calloc",
-          "-fno-builtin-realloc", "-fno-builtin-free", "-Wno-deprecated-declarations"]
+          "-fno-builtin-realloc", "-fno-builtin-free", "-Wno-deprecated-declarations",
+          f"-I{HERE.parent.parent / 'include'}"]
 
 
 class Failure(Exception):

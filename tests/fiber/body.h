@@ -14,6 +14,10 @@ for (unsigned i = 0; i < FIBER_SLOTS; i++) {
     f->blocks[i] = (unsigned char*)malloc(f->sizes[i]);
     fiber_fill(f, f->blocks[i], f->sizes[i], i);
 }
+for (unsigned i = 0; i < FIBER_POOLED; i++) {
+    f->pooled[i] = FIBER_POOL_ALLOC();
+    fiber_fill(f, f->pooled[i], FIBER_POOLED_BYTES, FIBER_SLOTS + i);
+}
 while (f->turns != 0) {
     /* malloc and free: the plain pair, in a loop, as the compilers like to find it. */
     for (unsigned i = 0; i < 8 && f->turns != 0; i++, f->turns--) {
@@ -22,6 +26,14 @@ while (f->turns != 0) {
         FIBER_SWITCH(f);
         f->blocks[i] = (unsigned char*)malloc(f->sizes[i]);
         fiber_fill(f, f->blocks[i], f->sizes[i], i);
+    }
+    /* The same on a pool, whose words the compiler may like to keep as well. */
+    for (unsigned i = 0; i < FIBER_POOLED && f->turns != 0; i++, f->turns--) {
+        fiber_check_pooled(f, i);
+        FIBER_POOL_FREE(f->pooled[i]);
+        FIBER_SWITCH(f);
+        f->pooled[i] = FIBER_POOL_ALLOC();
+        fiber_fill(f, f->pooled[i], FIBER_POOLED_BYTES, FIBER_SLOTS + i);
     }
     unsigned s = 8 + (unsigned)(fiber_random(&f->seed) % 8);
     size_t n = 1 + fiber_random(&f->seed) % 700;
@@ -62,4 +74,8 @@ while (f->turns != 0) {
 for (unsigned i = 0; i < FIBER_SLOTS; i++) {
     fiber_check(f, i);
     free(f->blocks[i]);
+}
+for (unsigned i = 0; i < FIBER_POOLED; i++) {
+    fiber_check_pooled(f, i);
+    FIBER_POOL_FREE(f->pooled[i]);
 }

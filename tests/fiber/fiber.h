@@ -14,11 +14,13 @@
 #include <stdint.h>
 #include <stdlib.h>
 
+#include "weir/pool.h"
+
 #ifdef __cplusplus
 extern "C" {
 #endif
 
-enum { FIBER_SLOTS = 16, FIBER_STACK_BYTES = 65536 };
+enum { FIBER_SLOTS = 16, FIBER_POOLED = 4, FIBER_POOLED_BYTES = 300, FIBER_STACK_BYTES = 65536 };
 
 /* One fiber. Sync: belongs to the worker that runs it, and is handed over by the workers' queues. */
 struct fiber {
@@ -31,6 +33,7 @@ struct fiber {
     uint64_t seed;
     unsigned char* blocks[FIBER_SLOTS];
     size_t sizes[FIBER_SLOTS];
+    unsigned char* pooled[FIBER_POOLED];
 };
 
 /* One kind. `make` prepares a fiber that has not run; `resume` runs it until it switches away or ends; `drop`
@@ -57,6 +60,21 @@ void _ZdlPvm(void* p, size_t size);
 #    define FIBER_DELETE(p, size) _ZdlPvm(p, size)
 #endif
 
+/* A pool whose words are in the fibers' own TLS. FIBER_POOLS: 0: the library comes by dlopen, without them;
+ * 1: it is linked; 2: it is preloaded, and the linker does not see it. */
+#if FIBER_POOLS
+#    if FIBER_POOLS == 2
+#        pragma weak weir_pool_alloc_slow
+#        pragma weak weir_pool_free_slow
+#    endif
+WEIR_POOL_EXTERN(fiber_pool, FIBER_POOLED_BYTES, 0, 0);
+#    define FIBER_POOL_ALLOC() (unsigned char*)WEIR_POOL_ALLOC(fiber_pool)
+#    define FIBER_POOL_FREE(p) WEIR_POOL_FREE(fiber_pool, p)
+#else
+#    define FIBER_POOL_ALLOC() (unsigned char*)malloc(FIBER_POOLED_BYTES)
+#    define FIBER_POOL_FREE(p) free(p)
+#endif
+
 #ifdef __cplusplus
 }
 #endif
@@ -81,6 +99,12 @@ static inline void fiber_check(struct fiber* f, unsigned slot) {
     size_t size = f->sizes[slot];
     unsigned char mark = (unsigned char)(f->number * 31 + slot + 1);
     f->wrong += block[0] != mark || block[size - 1] != mark || block[size / 2] != mark;
+}
+
+static inline void fiber_check_pooled(struct fiber* f, unsigned slot) {
+    const unsigned char* object = f->pooled[slot];
+    unsigned char mark = (unsigned char)(f->number * 31 + FIBER_SLOTS + slot + 1);
+    f->wrong += object[0] != mark || object[FIBER_POOLED_BYTES - 1] != mark;
 }
 
 #endif

@@ -61,7 +61,7 @@ SWITCH = {"ucontext": re.compile(r"<swapcontext\b"), "hand": re.compile(r"<fiber
           "boost": re.compile(r"<jump_fcontext\b")}
 # Functions that read the thread word themselves; heap_free_last and the like go on with what their caller read.
 ALLOCATOR = re.compile(r"<(__libc_)?(malloc|free|cfree|calloc|realloc|_Znwm|_ZdlPvm|memalign|malloc_slow|heap_alloc_slow"
-                       r"|heap_free_slow|delete_slow|heap_realloc|new_aligned|calloc_slow)(@plt|\.\w+)*>")
+                       r"|heap_free_slow|delete_slow|heap_realloc|new_aligned|calloc_slow|weir_pool_(alloc|free)_slow|pool_(alloc|free)_slow)(@plt|\.\w+)*>")
 UNWIND = re.compile(r"<ontop_fcontext")  # how Boost ends a fiber that is left over: not taken
 TLS_CALL = re.compile(r"__tls_get_addr|tlsdesc")
 WINDOW = 120  # instructions looked at behind a switch
@@ -115,6 +115,11 @@ def compile_flags(config):
     return [*position, *lto_flags(config), *branches]
 
 
+def pools_of(config):
+    """How the fibers have their pool: see fiber.h."""
+    return {"dlopen": 0, "shared": 2}.get(config.form, 1)
+
+
 def build_allocator(config, folder):
     """What to link for the allocator."""
     if config.form in ("shared", "dlopen"):
@@ -142,7 +147,8 @@ def build(config, folder):
         is_cxx = source.suffix == ".cpp"
         objects[part] = folder / f"{part}.o"
         run_text([*(cxx_of(config) if is_cxx else cc_of(config)), "-std=gnu++20" if is_cxx else "-std=gnu17", "-Wall",
-                  "-Wextra", "-Werror", optimisation(config), *compile_flags(config), "-fno-builtin", *early, "-c", source, "-o", objects[part]])
+                  "-Wextra", "-Werror", optimisation(config), *compile_flags(config), f"-DFIBER_POOLS={pools_of(config)}",
+                  "-I", ROOT / "include", "-fno-builtin", *early, "-c", source, "-o", objects[part]])
     libraries = ["-lboost_context"] if "boost" in kinds_of(config) else []
     libraries += ["-pthread", "-ldl"]
     program = folder / "migrate"
@@ -155,7 +161,8 @@ def build(config, folder):
                   *libraries])
         return program, library
     if config.form == "dlopen":
-        run_text([*cc_of(config), "-O2", "-std=gnu17", "-Wall", "-Wextra", "-Werror", "-c", HERE / "loaded.c", "-o",
+        run_text([*cc_of(config), "-O2", "-std=gnu17", "-Wall", "-Wextra", "-Werror", "-DFIBER_POOLS=0", "-I", ROOT / "include", "-c",
+                  HERE / "loaded.c", "-o",
                   folder / "loaded.o"])
         for size in (128, 8):
             filler = folder / f"filler{size}.so"

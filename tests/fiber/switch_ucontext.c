@@ -6,6 +6,10 @@
 
 #include <ucontext.h>
 
+#if FIBER_POOLS
+WEIR_POOL_DEFINE(fiber_pool, FIBER_POOLED_BYTES, 0, 0); /* of all kinds */
+#endif
+
 struct ucontext_fiber {
     ucontext_t own;
     _Alignas(16) char stack[FIBER_STACK_BYTES];

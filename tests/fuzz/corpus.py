@@ -57,7 +57,7 @@ def malloc_seeds():
 def option_seeds():
     with open(os.path.join(HERE, "../../src/core/options.def")) as f:
         text = f.read()
-    names = re.findall(r"^WEIR_OPTION(?:_ENUM)?\((\w+)", text, re.M)
+    names = re.findall(r"^WEIR_OPTION(?:_ENUM|_TEXT)?\((\w+)", text, re.M)
     yield "all-1", ":".join(f"{n}=1" for n in names)
     yield "all-words", ":".join(f"{n}={w}" for n, w in re.findall(r"^WEIR_OPTION_ENUM\((\w+), \d+, \"([\w|]+)\"", text, re.M))
     yield "sizes", "reserve=64m:dirty_max=1g:reserve=4k:dirty_max=1t"

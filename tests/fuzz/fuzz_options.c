@@ -41,10 +41,13 @@ static void ranges_check(void) {
     if (core_options.name > (max) || core_options.name + 1 < (min) + 1) abort();
 #define WEIR_OPTION_ENUM(name, value, words, help)                                                           \
     if (core_options.name >= words_count(words)) abort();
+#define WEIR_OPTION_TEXT(name, form, help)                                                                   \
+    if (core_options.name != 0 && strlen((const char*)(uintptr_t)core_options.name) > 255) abort();
 #define WEIR_PRESET(preset, option, value)
 #include "core/options.def"
 #undef WEIR_OPTION
 #undef WEIR_OPTION_ENUM
+#undef WEIR_OPTION_TEXT
 #undef WEIR_PRESET
 }
 

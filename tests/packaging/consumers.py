@@ -20,7 +20,7 @@ CLANG = ("-DCMAKE_C_COMPILER=clang-19", "-DCMAKE_CXX_COMPILER=clang++-19")
 STRICT = ("-DCMAKE_C_FLAGS=-Wall -Wextra -Wconversion -Wcast-align -pedantic -Werror", "-DCMAKE_C_STANDARD=11",
           "-DCMAKE_C_VISIBILITY_PRESET=hidden", "-DCMAKE_UNITY_BUILD=ON", "-DCMAKE_POSITION_INDEPENDENT_CODE=ON")
 INSTALLED = [
-    "include/weir/weir.h", "include/weir/weir.hpp", "include/weir/wire.h", f"{LIBDIR}/libweir.a",
+    "include/weir/pool.h", "include/weir/weir.h", "include/weir/weir.hpp", "include/weir/wire.h", f"{LIBDIR}/libweir.a",
     f"{LIBDIR}/libweir.so", f"{LIBDIR}/libweir.so.1", f"{LIBDIR}/libweir.so.1.0.0",
     f"{LIBDIR}/libweir-dlopen.so.1", f"{LIBDIR}/libweir-dlopen.so.1.0.0",
     f"{LIBDIR}/cmake/weir/weirConfig.cmake", f"{LIBDIR}/cmake/weir/weirConfigVersion.cmake",

@@ -11,7 +11,7 @@
 
 namespace {
 
-enum Type { SIZE, COUNT, WORDS };
+enum Type { SIZE, COUNT, WORDS, TEXT };
 struct Row {
     std::string name;
     Type type;
@@ -26,10 +26,12 @@ const std::vector<Row>& rows() {
     {#name, type, value, min, max, "", help, &core_options.name},
 #define WEIR_OPTION_ENUM(name, value, words, help)                                                           \
     {#name, WORDS, value, 0, 0, words, help, &core_options.name},
+#define WEIR_OPTION_TEXT(name, form, help) {#name, TEXT, 0, 0, 0, form, help, &core_options.name},
 #define WEIR_PRESET(preset, option, value)
 #include "core/options.def"
 #undef WEIR_OPTION
 #undef WEIR_OPTION_ENUM
+#undef WEIR_OPTION_TEXT
 #undef WEIR_PRESET
     };
     return all;
@@ -44,10 +46,12 @@ const std::vector<PresetRow>& preset_rows() {
     static const std::vector<PresetRow> all = {
 #define WEIR_OPTION(name, type, value, min, max, help)
 #define WEIR_OPTION_ENUM(name, value, words, help)
+#define WEIR_OPTION_TEXT(name, form, help)
 #define WEIR_PRESET(preset, option, value) {#preset, #option, value},
 #include "core/options.def"
 #undef WEIR_OPTION
 #undef WEIR_OPTION_ENUM
+#undef WEIR_OPTION_TEXT
 #undef WEIR_PRESET
     };
     return all;
@@ -122,7 +126,7 @@ TEST_F(Options, DefaultsAreTheTables) {
 
 TEST_F(Options, EveryNumberIsTakenUpToTheEndsOfItsRange) {
     for (const Row& row : rows()) {
-        if (row.type == WORDS) continue;
+        if (row.type == WORDS || row.type == TEXT) continue;
         EXPECT_LE(row.min, row.value) << row.name;
         EXPECT_LE(row.value, row.max) << row.name;
         for (uint64_t value : {row.min, row.max, row.min / 2 + row.max / 2}) {
@@ -149,7 +153,8 @@ TEST_F(Options, ARefusedValueChangesNothing) {
         int saved = dup(2);
         dup2(null, 2);
         for (const Row& row : rows()) {
-            EXPECT_FALSE(core_options_parse((row.name + "=wrong").c_str()));
+            std::string wrong = row.type == TEXT ? std::string(256, 'w') : "wrong";
+            EXPECT_FALSE(core_options_parse((row.name + "=" + wrong).c_str()));
             EXPECT_EQ(*row.slot, row.value) << row.name;
         }
         dup2(saved, 2);
@@ -246,7 +251,7 @@ TEST_F(Options, AWrongPartDoesNotHideTheOthers) {
 
 TEST_F(Options, EveryOptionHasAVariable) {
     for (const Row& row : rows()) {
-        if (row.name == "help") continue;
+        if (row.name == "help" || row.type == TEXT) continue;
         std::string value = row.type == WORDS ? words_of(row)[1] : std::to_string(row.max);
         uint64_t expected = row.type == WORDS ? 1 : row.max;
         EXPECT_FINE(in_child([&] {
@@ -389,9 +394,28 @@ TEST_F(Options, VariablesWarnLikeStrings) {
         "is walked in full when it turns over; 1 walks all\n");
 }
 
+TEST_F(Options, ATextIsKept) {
+    EXPECT_EQ(core_options.pool_debug, 0u);
+    std::string source = "pool_debug=poison,fail=3@a,b*:check_every=3";
+    EXPECT_TRUE(core_options_parse(source.c_str()));
+    source.assign(source.size(), 'x');
+    EXPECT_STREQ(reinterpret_cast<const char*>(core_options.pool_debug), "poison,fail=3@a,b*");
+    EXPECT_EQ(core_options.check_every, 3u);
+    std::string longest(255, 'y');
+    EXPECT_TRUE(core_options_parse(("pool_debug=" + longest).c_str()));
+    EXPECT_EQ(reinterpret_cast<const char*>(core_options.pool_debug), longest);
+    EXPECT_NE(printed_by("pool_debug=" + longest + "y", false).find("' is too long: "), std::string::npos);
+    EXPECT_FINE(in_child([] {
+        setenv("WEIR_POOL_DEBUG", "guard", 1);
+        core_options_start();
+        EXPECT_STREQ(reinterpret_cast<const char*>(core_options.pool_debug), "guard");
+    }));
+}
+
 TEST_F(Options, HelpPrintsEveryOptionWithItsValue) {
     Ended ended = in_child([] {
-        setenv("WEIR_OPTIONS", "help=1:check_every=5:on_error=report:preset=small:release_delay=9", 1);
+        setenv("WEIR_OPTIONS",
+               "help=1:check_every=5:on_error=report:preset=small:release_delay=9:pool_debug=tag@a", 1);
         core_options_start();
     });
     EXPECT_TRUE(ended.fine());
@@ -399,12 +423,13 @@ TEST_F(Options, HelpPrintsEveryOptionWithItsValue) {
     for (const Row& row : rows()) {
         uint64_t number = preset_value(row, "small");
         std::string value = row.type == WORDS ? words_of(row)[number] : std::to_string(number);
+        if (row.type == TEXT) value = row.name == "pool_debug" ? "tag@a" : "";
         if (row.name == "help") value = "yes";
         if (row.name == "check_every") value = "5";
         if (row.name == "on_error") value = "report";
         if (row.name == "release_delay") value = "9";
         expected += "weir: " + row.name + "=" + value;
-        if (row.type == WORDS) expected += " (" + row.words + ")";
+        if (row.type == WORDS || row.type == TEXT) expected += " (" + row.words + ")";
         expected += ": " + row.help + "\n";
     }
     for (const std::string& preset : preset_names) {

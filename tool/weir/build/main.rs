@@ -92,6 +92,7 @@ fn options_source(table: &options_def::Table) -> String {
             options_def::Kind::Word { default, words } => {
                 format!("Kind::Word {{ default: {default}, words: &{words:?} }}")
             }
+            options_def::Kind::Text { form } => format!("Kind::Text {{ form: {form:?} }}"),
         };
         text.push_str(&format!(
             "    Opt {{ name: {:?}, kind: {kind}, help: {:?} }},\n",

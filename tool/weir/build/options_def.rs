@@ -16,6 +16,7 @@ pub enum Kind {
     Size { default: u64, min: u64, max: u64 },
     Count { default: u64, min: u64, max: u64 },
     Word { default: usize, words: Vec<String> },
+    Text { form: String },
 }
 
 /// What a preset puts in the place of an option's default.
@@ -76,6 +77,7 @@ fn preset_fits(options: &[Def], row: &Preset) -> Result<(), String> {
             (*min..=*max).contains(&row.value)
         }
         Some(Kind::Word { words, .. }) => row.value < words.len() as u64,
+        Some(Kind::Text { .. }) => false,
     };
     if fits { Ok(()) } else { Err(format!("{}: out of its range in a preset", row.option)) }
 }
@@ -144,12 +146,20 @@ fn call(text: &str) -> Result<(Row, &str), String> {
             let kind = Kind::Word { default, words };
             Row::Option(Def { name: name.clone(), kind, help: string(help)? })
         }
+        ("WEIR_OPTION_TEXT", [name, form, help]) => Row::Option(Def {
+            name: name.clone(),
+            kind: Kind::Text { form: string(form)? },
+            help: string(help)?,
+        }),
         ("WEIR_PRESET", [preset, option, value]) => Row::Preset(Preset {
             preset: preset.clone(),
             option: option.clone(),
             value: number(value)?,
         }),
-        (name @ ("WEIR_OPTION" | "WEIR_OPTION_ENUM" | "WEIR_PRESET"), fields) => {
+        (
+            name @ ("WEIR_OPTION" | "WEIR_OPTION_ENUM" | "WEIR_OPTION_TEXT" | "WEIR_PRESET"),
+            fields,
+        ) => {
             return Err(format!("{name} with {} fields", fields.len()));
         }
         (other, _) => return Err(format!("unknown macro {other}")),

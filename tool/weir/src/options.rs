@@ -12,6 +12,8 @@ pub enum Kind {
     Size { default: u64, min: u64, max: u64 },
     Count { default: u64, min: u64, max: u64 },
     Word { default: usize, words: &'static [&'static str] },
+    /// Any text; the library reads it.
+    Text { form: &'static str },
 }
 
 #[derive(Debug)]
@@ -62,6 +64,7 @@ fn check_value(option: &Opt, value: &str) -> Result<()> {
             }
             bail!("option '{name}' cannot be '{value}': use one of {}", words.join(", "));
         }
+        Kind::Text { .. } => return Ok(()),
         Kind::Size { min, max, .. } => (size(value), *min, *max, "bytes, or with k, m, g or t"),
         Kind::Count { min, max, .. } => (value.parse().ok(), *min, *max, "a plain number"),
     };
@@ -106,6 +109,7 @@ fn example(kind: &Kind) -> String {
     match kind {
         Kind::Size { default, .. } | Kind::Count { default, .. } => quantity(kind, *default),
         Kind::Word { words, .. } => words.join("|"),
+        Kind::Text { form } => (*form).to_owned(),
     }
 }
 
@@ -145,6 +149,7 @@ pub fn listing() -> String {
                 format!("{}..{}", quantity(&option.kind, *min), quantity(&option.kind, *max)),
             ),
             Kind::Word { default, words } => (words[*default].to_owned(), words.join("|")),
+            Kind::Text { form } => (String::new(), (*form).to_owned()),
         };
         rows.push([option.name.to_owned(), default, values, option.help.to_owned()]);
     }

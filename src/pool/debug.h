@@ -1,0 +1,32 @@
+/* debug.h: pools under suspicion: objects whose every coming and going is looked at.
+ *
+ * Internal to the pool layer. A pool that is debugged has no caches, so that all of its calls arrive here;
+ * nobody else pays for it. Its objects have records of their own, out of the program's reach, and its freed
+ * objects wait in a queue. All of it is under pools_lock.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#ifndef WEIR_POOL_DEBUG_H
+#define WEIR_POOL_DEBUG_H
+
+#include "pool/pool.h"
+
+enum {
+    POOL_WATCHED = WEIR_POOL_POISON | WEIR_POOL_INTEGRITY | WEIR_POOL_CALLER | WEIR_POOL_TAG |
+                   WEIR_POOL_COLD_FIRST | WEIR_POOL_GUARD
+};
+
+/* Add what the option pool_debug asks for to the flags of a new pool, and say what makes it slow. */
+WEIR_FN void debug_configure(struct pool* pool);
+/* What an object takes, with what is put behind it. */
+WEIR_FN size_t debug_bytes(const struct pool* pool);
+/* NULL: no memory. */
+WEIR_FN void* debug_alloc(struct pool* pool, const void* caller);
+/* False: it was misuse, and nothing came back. */
+WEIR_FN bool debug_free(struct pool* pool, void* p, const void* caller);
+/* Whether this call is to fail. */
+WEIR_FN bool debug_fails(struct pool* pool);
+/* Give the freed objects back; under pools_lock. */
+WEIR_FN void debug_empty(struct pool* pool);
+
+#endif

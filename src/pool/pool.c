@@ -1,0 +1,324 @@
+/* pool.c: making and ending pools, their calls off the fast path, flush, figures.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include "pool/pool.h"
+
+#include <errno.h>
+
+#include "base/text.h"
+#include "core/options.h"
+#include "core/report.h"
+#include "page/release.h"
+#include "page/span.h"
+#include "pool/debug.h"
+
+/* Sync: pools_lock. */
+static struct pool* pools;
+static struct pool* pools_last;
+static struct pool* pools_spare; /* their numbers are used again */
+static uint32_t pool_count;
+
+static void name_copy(char* to, const char* from) {
+    size_t length = from == NULL ? 0 : text_length(from, POOL_NAME_BYTES - 1);
+    __builtin_memset(to, 0, POOL_NAME_BYTES);
+    if (length != 0) __builtin_memcpy(to, from, length);
+}
+
+static struct pool* pool_record(void) {
+    struct pool* pool = pools_spare;
+    if (pool != NULL) {
+        pools_spare = pool->spare_next;
+        return pool;
+    }
+    if (pool_count == POOLS_MAX) return NULL;
+    pool = span_meta_alloc(sizeof *pool);
+    if (pool != NULL) pool->id = pool_count++;
+    return pool;
+}
+
+static void pool_list(struct pool* pool) {
+    pool->next = NULL;
+    if (pools == NULL)
+        pools = pool;
+    else
+        pools_last->next = pool;
+    pools_last = pool;
+}
+
+static void pool_unlist(struct pool* pool) {
+    struct pool* before = NULL;
+    for (struct pool* p = pools; p != pool; p = p->next) before = p;
+    if (before == NULL)
+        pools = pool->next;
+    else
+        before->next = pool->next;
+    if (pools_last == pool) pools_last = before;
+    pool->spare_next = pools_spare;
+    pools_spare = pool;
+}
+
+/* Under pools_lock. */
+static struct pool* pool_make(struct weir_pool* handle) {
+    struct pool* pool = pool_record();
+    if (pool == NULL) return NULL;
+    *pool = (struct pool){.id = pool->id,
+                          .handle = handle,
+                          .size = handle->size,
+                          .align = handle->align < GRANULE ? GRANULE : handle->align,
+                          .flags = handle->flags};
+    name_copy(pool->name, handle->name);
+    debug_configure(pool);
+    uint32_t own = (pool->slow & POOL_DEBUGGED) != 0 ? WEIR_POOL_NO_MERGE : 0u;
+    pool->storage = storage_get(debug_bytes(pool), pool->align, pool->flags | own);
+    if (pool->storage == NULL) {
+        pool->spare_next = pools_spare;
+        pools_spare = pool;
+        return NULL;
+    }
+    pool_list(pool);
+    store_relaxed(&heap_detach_hook, pool_thread_detach);
+    store_relaxed(&release_above_hook, storage_tick);
+    store_release(&handle->record, pool); /* publishes the record, to who loads it by acquire */
+    return pool;
+}
+
+static bool pool_is_wellformed(size_t size, size_t align) {
+    return size != 0 && (align == 0 || is_power_of_two(align));
+}
+
+WEIR_FN struct pool* pool_open(struct weir_pool* handle) {
+    struct pool* pool = load_acquire(&handle->record);
+    if (weir_likely(pool != NULL)) return pool;
+    if (!pool_is_wellformed(handle->size, handle->align) || handle->size > PTRDIFF_MAX / 2) return NULL;
+    /* The heap may not have started. */
+    if (heap_self() == &heap_empty && heap_attach() == NULL) return NULL;
+    os_lock_take(&pools_lock);
+    pool = load_relaxed(&handle->record);
+    if (pool == NULL) pool = pool_make(handle);
+    os_lock_give(&pools_lock);
+    return pool;
+}
+
+/* What tells a handle that pool_create made from one at file scope. */
+enum { HANDLE_MADE = 1 };
+
+WEIR_FN struct weir_pool* pool_create(const char* name, size_t size, size_t align, unsigned flags,
+                                      int* error) {
+    *error = EINVAL;
+    if (!pool_is_wellformed(size, align)) return NULL;
+    *error = ENOMEM;
+    struct weir_pool* handle = heap_alloc(sizeof *handle);
+    if (handle == NULL) return NULL;
+    *handle = (struct weir_pool){
+        .name = name, .size = size, .align = align, .flags = flags, .reserved = HANDLE_MADE};
+    if (pool_open(handle) != NULL) return handle;
+    heap_free(handle, "weir_pool_create");
+    return NULL;
+}
+
+/* ---- Calls that no cache serves. */
+
+/* One more object is out; false: the limit is reached. */
+static bool direct_count(struct pool* pool) {
+    int64_t out = load_relaxed(&pool->direct);
+    if ((pool->slow & POOL_LIMITED) == 0) {
+        add_relaxed(&pool->direct, 1);
+        return true;
+    }
+    do {
+        if (out >= (int64_t)pool->limit) return false;
+    } while (!cas_acquire(&pool->direct, &out, out + 1));
+    return true;
+}
+
+static void* alloc_direct(struct pool* pool, const void* caller) {
+    if (!direct_count(pool)) return NULL;
+    bool debugged = (pool->slow & POOL_DEBUGGED) != 0;
+    void* p = debugged ? debug_alloc(pool, caller) : storage_object(pool->storage);
+    if (p == NULL) sub_relaxed(&pool->direct, 1);
+    return p;
+}
+
+static void free_direct(struct pool* pool, void* p, const void* caller) {
+    if ((pool->slow & POOL_DEBUGGED) == 0)
+        storage_object_free(pool->storage, p);
+    else if (!debug_free(pool, p, caller))
+        return;
+    sub_relaxed(&pool->direct, 1);
+}
+
+static void* alloc_by(struct pool* pool, struct weir_pool_cache* cache, unsigned flags, const void* caller) {
+    bool cached_only = (flags & WEIR_POOL_ALLOC_CACHED) != 0;
+    bool may_fail = (pool->slow & POOL_FAILING) != 0 && (flags & WEIR_POOL_ALLOC_NO_FAIL) == 0;
+    if (may_fail && debug_fails(pool)) return NULL;
+    if (pool->slow != 0 || (flags & WEIR_POOL_ALLOC_NO_CACHE) != 0)
+        return cached_only ? NULL : alloc_direct(pool, caller);
+    struct pool_entry* e = entry_get(pool, cache);
+    void* p = e == NULL ? NULL : entry_alloc(e, cached_only);
+    return p == NULL && !cached_only ? alloc_direct(pool, caller) : p; /* without a magazine, if need be */
+}
+
+WEIR_FN void* pool_alloc_slow(struct weir_pool* handle, struct weir_pool_cache* cache, unsigned flags,
+                              const void* caller) {
+    struct pool* pool = pool_open(handle);
+    if (pool == NULL) return NULL;
+    void* p = alloc_by(pool, cache, flags, caller);
+    if (p == NULL) add_relaxed(&pool->failed, 1);
+    return p;
+}
+
+WEIR_FN void pool_free_slow(struct weir_pool* handle, struct weir_pool_cache* cache, void* p,
+                            const void* caller) {
+    struct pool* pool = pool_open(handle);
+    if (p == NULL || pool == NULL) return;
+    struct pool_entry* e = pool->slow == 0 ? entry_get(pool, cache) : NULL;
+    if (e == NULL || !entry_free(e, p)) free_direct(pool, p, caller);
+}
+
+/* ---- What a program sets. */
+
+WEIR_FN int pool_limit(struct weir_pool* handle, size_t objects) {
+    struct pool* pool = pool_open(handle);
+    if (pool == NULL) return ENOMEM;
+    os_lock_take(&pools_lock);
+    struct pool_sums sums = entries_sum(pool);
+    bool used = sums.net + pool->folded + load_relaxed(&pool->direct) != 0 || sums.fill != 0;
+    if (!used) {
+        pool->limit = objects;
+        pool->slow = objects == 0 ? pool->slow & ~(uint32_t)POOL_LIMITED : pool->slow | POOL_LIMITED;
+    }
+    os_lock_give(&pools_lock);
+    return used ? EBUSY : 0;
+}
+
+WEIR_FN int pool_reserve(struct weir_pool* handle, size_t objects) {
+    struct pool* pool = pool_open(handle);
+    if (pool == NULL || pool->slow != 0) return ENOMEM;
+    os_lock_take(&pools_lock);
+    struct storage* s = pool->storage;
+    uint64_t all = load_relaxed(&s->reserve) - pool->reserve + objects;
+    pool->reserve = objects;
+    store_relaxed(&s->reserve, all);
+    bool good = storage_reserve(s, all);
+    os_lock_give(&pools_lock);
+    return good ? 0 : ENOMEM;
+}
+
+/* ---- Flush. */
+
+/* Under pools_lock. Threads that look at the epochs later give back what they cache. */
+static void storage_flush(struct storage* s, uint64_t keep) {
+    __atomic_fetch_add(&s->epoch, 1, __ATOMIC_SEQ_CST);
+    __atomic_fetch_add(&pools_epoch, 1, __ATOMIC_RELEASE); /* after it: who sees this one sees that */
+    __atomic_thread_fence(__ATOMIC_SEQ_CST);               /* pairs with storage_share */
+    storage_empty(s, keep);
+}
+
+static void own_catch_up(void) {
+    struct pool_thread* t = heap_self()->above;
+    if (t != NULL) pool_thread_catch_up(t);
+}
+
+WEIR_FN void pool_flush(struct weir_pool* handle) {
+    struct pool* pool = load_acquire(&handle->record);
+    if (pool == NULL) return;
+    os_lock_take(&pools_lock);
+    debug_empty(pool);
+    storage_flush(pool->storage, 0);
+    os_lock_give(&pools_lock);
+    own_catch_up();
+}
+
+WEIR_FN void pool_gc(void) {
+    os_lock_take(&pools_lock);
+    for (struct pool* pool = pools; pool != NULL; pool = pool->next) debug_empty(pool);
+    for (struct pool* pool = pools; pool != NULL; pool = pool->next) debug_empty(pool);
+    for (struct storage* s = storage_first(); s != NULL; s = s->next)
+        storage_flush(s, load_relaxed(&s->reserve));
+    os_lock_give(&pools_lock);
+    own_catch_up();
+}
+
+/* ---- Figures, and the end of a pool. */
+
+/* Under pools_lock. */
+static int64_t pool_used(const struct pool* pool) {
+    return entries_sum(pool).net + pool->folded + load_relaxed(&pool->direct);
+}
+
+static void stats_fill_pool(const struct pool* pool, struct weir_pool_stats* out) {
+    const struct storage* s = pool->storage;
+    struct pool_sums sums = entries_sum(pool);
+    *out = (struct weir_pool_stats){
+        .struct_size = sizeof *out,
+        .flags = pool->flags,
+        .object_bytes = pool->size,
+        .block_bytes = s->block_bytes,
+        .used = (uint64_t)(sums.net + pool->folded + load_relaxed(&pool->direct)),
+        .held = sums.fill + pool->freed_count,
+        .failed = load_relaxed(&pool->failed),
+        .limit = pool->limit,
+        .storage = s->id,
+        .users = s->users,
+        .allocated = load_relaxed(&s->allocated),
+        .shared = storage_shared(s),
+        .needed = load_relaxed(&s->needed),
+        .magazine = s->capacity,
+    };
+    __builtin_memcpy(out->name, pool->name, sizeof out->name);
+    out->cached = out->shared;
+    for (const struct pool* p = pools; p != NULL; p = p->next)
+        if (p->storage == s) out->cached += entries_sum(p).fill + p->freed_count;
+}
+
+static int stats_give(const struct pool* pool, struct weir_pool_stats* out) {
+    struct weir_pool_stats all;
+    uint32_t size = out->struct_size;
+    if (size < 2 * sizeof(uint32_t) || size > sizeof all) return EINVAL;
+    stats_fill_pool(pool, &all);
+    __builtin_memcpy(out, &all, size);
+    out->struct_size = size;
+    return 0;
+}
+
+WEIR_FN int pool_stats(struct weir_pool* handle, struct weir_pool_stats* out) {
+    const struct pool* pool = pool_open(handle);
+    if (pool == NULL) return EINVAL;
+    os_lock_take(&pools_lock);
+    int error = stats_give(pool, out);
+    os_lock_give(&pools_lock);
+    return error;
+}
+
+WEIR_FN int pool_stats_at(unsigned index, struct weir_pool_stats* out) {
+    os_lock_take(&pools_lock);
+    const struct pool* pool = pools;
+    for (; pool != NULL && index != 0; index--) pool = pool->next;
+    int error = pool == NULL ? ENOENT : stats_give(pool, out);
+    os_lock_give(&pools_lock);
+    return error;
+}
+
+WEIR_FN int pool_destroy(struct weir_pool* handle) {
+    os_lock_take(&pools_lock);
+    struct pool* pool = load_relaxed(&handle->record);
+    int64_t used = pool == NULL ? 0 : pool_used(pool);
+    char name[POOL_NAME_BYTES];
+    if (pool != NULL) __builtin_memcpy(name, pool->name, sizeof name);
+    if (pool != NULL && used == 0) {
+        entries_end(pool);
+        debug_empty(pool);
+        store_relaxed(&pool->storage->reserve, load_relaxed(&pool->storage->reserve) - pool->reserve);
+        storage_leave(pool->storage);
+        pool_unlist(pool);
+        store_release(&handle->record, NULL);
+    }
+    os_lock_give(&pools_lock);
+    if (used != 0) {
+        core_say_busy(name, used);
+        return EBUSY;
+    }
+    if (handle->reserved == HANDLE_MADE) heap_free(handle, "weir_pool_destroy");
+    return 0;
+}

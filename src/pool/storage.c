@@ -1,0 +1,306 @@
+/* storage.c: the memory that pools share: magazines, the tier of slots, what is needed and what goes back.
+ *
+ * Alloc and free come here when a thread's two magazines are empty or full; the helper thread now and then.
+ * No lock is taken on those paths but for the heap's own. It deliberately does not know which thread caches
+ * what.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include "core/options.h"
+#include "os/os.h"
+#include "page/release.h"
+#include "page/span.h"
+#include "pool/pool.h"
+
+/* Slots of a tier: as many shards as processors, within bounds, so that few threads begin at the same one. */
+enum { SHARDS_MIN = 4, SHARDS_MAX = 32, SHARD_SLOTS = 8, TIER_SLOTS_MIN = 64 };
+
+static struct storage* storages; /* Sync: pools_lock to change; read by acquire */
+static uint32_t storage_count;
+
+WEIR_FN struct storage* storage_first(void) { return load_acquire(&storages); }
+
+static struct tier* tier_make(void) {
+    uint32_t processors = os_cpu_count();
+    uint32_t shards = SHARDS_MIN;
+    while (shards < processors && shards < SHARDS_MAX) shards *= 2;
+    uint32_t per_shard = shards * SHARD_SLOTS < TIER_SLOTS_MIN ? TIER_SLOTS_MIN / shards : SHARD_SLOTS;
+    struct tier* t = span_meta_alloc(sizeof *t + (size_t)shards * per_shard * sizeof(struct slot));
+    if (t == NULL) return NULL;
+    t->shards = shards;
+    t->per_shard = per_shard;
+    t->turn = 1;
+    return t;
+}
+
+/* What the heap gives for an object: one size for all that may share. */
+static size_t storage_block_bytes(size_t size, size_t align) {
+    if (size > SLAB_MAX || align > SLAB_MAX) return align_up(size, os_page_bytes());
+    return size_classes[align <= GRANULE ? class_of(size) : class_of_aligned(size, align)].bytes;
+}
+
+static uint32_t storage_capacity(size_t block_bytes) {
+    size_t fits = MAGAZINE_BYTES_MAX / block_bytes;
+    return fits > MAGAZINE_OBJECTS_MAX ? MAGAZINE_OBJECTS_MAX : fits == 0 ? 1 : (uint32_t)fits;
+}
+
+static bool storage_serves(const struct storage* s, size_t size, size_t align, size_t block_bytes,
+                           uint32_t flags) {
+    if (s->block_bytes != block_bytes || s->flags != flags) return false;
+    if ((flags & WEIR_POOL_NO_MERGE) != 0 && s->users != 0) return false;
+    /* A block of a slab is aligned to all that divides its size; a larger one to a slice. */
+    if (align > SLICE_BYTES && s->align < align) return false;
+    return flags == 0 || (s->bytes == size && s->align == align);
+}
+
+static struct storage* storage_make(size_t size, size_t align, size_t block_bytes, uint32_t flags) {
+    struct storage* s = span_meta_alloc(sizeof *s);
+    if (s == NULL) return NULL;
+    *s = (struct storage){.next = storages,
+                          .bytes = flags == 0 ? block_bytes : size,
+                          .align = align,
+                          .block_bytes = block_bytes,
+                          .flags = flags,
+                          .capacity = storage_capacity(block_bytes),
+                          .id = storage_count,
+                          .full = tier_make(),
+                          .empty = tier_make()};
+    if (s->full == NULL || s->empty == NULL) return NULL;
+    storage_count++;
+    store_release(&storages, s); /* publishes the record, to storage_first */
+    return s;
+}
+
+WEIR_FN struct storage* storage_get(size_t size, size_t align, uint32_t flags) {
+    flags &= WEIR_POOL_EXACT | WEIR_POOL_NO_MERGE;
+    size_t block_bytes = storage_block_bytes(size, align);
+    struct storage* s = storages;
+    while (s != NULL && !storage_serves(s, size, align, block_bytes, flags)) s = s->next;
+    if (s == NULL) s = storage_make(size, align, block_bytes, flags);
+    if (s != NULL) s->users++;
+    return s;
+}
+
+WEIR_FN void storage_leave(struct storage* s) {
+    weir_assert(s->users != 0);
+    if (--s->users != 0) return;
+    store_relaxed(&s->reserve, (uint64_t)0);
+    storage_empty(s, 0);
+    store_relaxed(&s->needed, (uint64_t)0);
+}
+
+WEIR_FN struct magazine* storage_magazine(struct storage* s, struct tier_place* at) {
+    uintptr_t word = tier_take(s->empty, at);
+    if (word != 0) return magazine_of(word);
+    struct magazine* m = shelf_pop(&s->shelf);
+    if (m != NULL) return m;
+    m = span_meta_alloc(sizeof *m + s->capacity * sizeof m->objects[0]);
+    if (m != NULL) m->capacity = s->capacity;
+    return m;
+}
+
+WEIR_FN void storage_discard(struct storage* s, struct magazine* m, struct tier_place* at) {
+    weir_assert(m->count == 0);
+    if (!tier_put(s->empty, at, magazine_word(m))) shelf_push(&s->shelf, m);
+}
+
+/* More was taken from the heap: it is needed. */
+static void storage_grew(struct storage* s, uint64_t objects) {
+    uint64_t all = add_relaxed(&s->allocated, objects) + objects;
+    if (all > load_relaxed(&s->needed)) store_relaxed(&s->needed, all);
+    if (all > load_relaxed(&s->peak))
+        store_relaxed(&s->peak, all); /* one that is lost counts in the next look */
+}
+
+WEIR_FN void* storage_object(struct storage* s) {
+    void* p = heap_alloc_aligned(s->bytes, s->align);
+    if (weir_unlikely(p == NULL)) {
+        /* What pools cache is memory too. */
+        for (struct storage* other = storage_first(); other != NULL; other = other->next)
+            storage_empty(other, 0);
+        p = heap_alloc_aligned(s->bytes, s->align);
+    }
+    if (p != NULL) storage_grew(s, 1);
+    return p;
+}
+
+WEIR_FN void storage_object_free(struct storage* s, void* p) {
+    sub_relaxed(&s->allocated, 1);
+    heap_free(p, "weir_pool_free");
+}
+
+WEIR_FN uint32_t storage_fill(struct storage* s, struct magazine* m, uint32_t wanted) {
+    weir_assert(m->count == 0);
+    uint32_t count = 0;
+    m->objects[0] = storage_object(s);
+    if (m->objects[0] == NULL) return 0;
+    for (count = 1; count < wanted && count < m->capacity; count++) {
+        m->objects[count] = heap_alloc_aligned(s->bytes, s->align);
+        if (m->objects[count] == NULL) break;
+    }
+    storage_grew(s, count - 1);
+    m->count = count;
+    return count;
+}
+
+/* Give the last objects of a magazine back. */
+static void drain_to(struct storage* s, struct magazine* m, uint32_t keep) {
+    uint32_t count = m->count - keep;
+    for (uint32_t i = 0; i < count; i++) heap_free(m->objects[keep + i], "weir_pool_free");
+    m->count = keep;
+    sub_relaxed(&s->allocated, count);
+}
+
+WEIR_FN void storage_drain(struct storage* s, struct magazine* m) { drain_to(s, m, 0); }
+
+static uint64_t tier_objects(const struct tier* t) {
+    uint64_t sum = 0;
+    for (uint32_t i = 0; i < tier_slots(t); i++) sum += slot_objects(load_relaxed(&t->slots[i].word));
+    return sum;
+}
+
+WEIR_FN uint64_t storage_shared(const struct storage* s) { return tier_objects(s->full); }
+
+static void drain_word(struct storage* s, uintptr_t word) {
+    struct magazine* m = magazine_of(word);
+    struct tier_place at = {0, 0, 0};
+    storage_drain(s, m);
+    storage_discard(s, m, &at);
+}
+
+WEIR_FN uint64_t storage_empty(struct storage* s, uint64_t keep) {
+    uint64_t gone = 0;
+    uint64_t seen = 0;
+    for (uint32_t i = 0; i < tier_slots(s->full); i++) {
+        struct slot* slot = &s->full->slots[i];
+        uint32_t count = slot_objects(load_relaxed(&slot->word));
+        if (seen < keep) {
+            seen += count;
+            continue;
+        }
+        uintptr_t word = slot_take(slot);
+        if (word == 0) continue;
+        gone += slot_objects(word);
+        drain_word(s, word);
+    }
+    return gone;
+}
+
+/* Where there is no helper, whoever shares a magazine looks when it is time. */
+static void storage_look_alone(void) {
+    static uint64_t due; /* Sync: relaxed; whoever moves it on looks */
+    uint64_t now = os_clock_ns();
+    uint64_t expected = load_relaxed(&due);
+    if (now < expected || !cas_acq_rel(&due, &expected, now + core_options.release_delay * 1000000)) return;
+    uint64_t shrunk;
+    (void)storage_tick(&shrunk);
+}
+
+/* Memory is shared that may not be needed for long: see that somebody looks at it. */
+static void storage_poke(const struct storage* s) {
+    if (weir_unlikely(load_relaxed(&release_state) == RELEASE_ALONE)) storage_look_alone();
+    if (load_relaxed(&release_above) != 0) return;
+    uint64_t bytes = load_relaxed(&s->allocated) * s->block_bytes;
+    if (bytes < core_options.release_floor) return;
+    store_relaxed(&release_above, bytes);
+    release_poke();
+}
+
+static bool storage_is_crowded(const struct storage* s) {
+    uint64_t needed = load_relaxed(&s->needed);
+    return load_relaxed(&s->allocated) > needed + needed / 4 + s->capacity;
+}
+
+WEIR_FN bool storage_share(struct storage* s, struct magazine* m, struct pool_entry* e) {
+    if (load_acquire(&s->epoch) != e->epoch || storage_is_crowded(s)) return false;
+    if (!tier_put(s->full, &e->full, magazine_word(m))) return false;
+    /* Pairs with pool_flush: it finds the magazine in its slot, or this finds its epoch. */
+    __atomic_thread_fence(__ATOMIC_SEQ_CST);
+    if (weir_unlikely(load_relaxed(&s->epoch) != e->epoch)) {
+        uintptr_t word = tier_take(s->full, &e->full);
+        if (word != 0) drain_word(s, word);
+    }
+    storage_poke(s);
+    return true;
+}
+
+WEIR_FN bool storage_reserve(struct storage* s, uint64_t objects) {
+    struct tier_place full = {0, 0, 0};
+    struct tier_place empty = {0, 0, 0};
+    for (uint64_t have = storage_shared(s); have < objects;) {
+        struct magazine* m = storage_magazine(s, &empty);
+        if (m == NULL) return false;
+        uint64_t lacking = objects - have;
+        uint32_t count = storage_fill(s, m, lacking < m->capacity ? (uint32_t)lacking : m->capacity);
+        if (count == 0 || !tier_put(s->full, &full, magazine_word(m))) {
+            storage_drain(s, m);
+            storage_discard(s, m, &empty);
+            return false;
+        }
+        have += count;
+    }
+    return true;
+}
+
+/* Take up to `surplus` objects out of slots that nobody touched in this turn. */
+static void storage_trim(struct storage* s, uint64_t surplus) {
+    for (uint32_t i = tier_slots(s->full); i-- > 0 && surplus != 0;) {
+        struct slot* slot = &s->full->slots[i];
+        if (load_relaxed(&slot->touched) == load_relaxed(&s->full->turn)) continue;
+        uintptr_t word = slot_take(slot);
+        if (word == 0) continue;
+        struct magazine* m = magazine_of(word);
+        uint32_t keep = m->count > surplus ? m->count - (uint32_t)surplus : 0;
+        surplus -= m->count - keep;
+        drain_to(s, m, keep);
+        struct tier_place at = {0, 0, 0};
+        if (keep == 0)
+            storage_discard(s, m, &at);
+        else if (!slot_put(slot, magazine_word(m)) && !tier_put(s->full, &at, magazine_word(m)))
+            drain_word(s, magazine_word(m));
+    }
+}
+
+/* A look at one storage. What lay in its slot from one look to the next was not needed meanwhile; the need is
+ * what was, or a mean of it: it rises at once, and falls by 15/16 of the way with each look. Returns the
+ * bytes that may go later. */
+static uint64_t storage_look(struct storage* s, uint64_t* shrunk) {
+    uint64_t cold = 0;
+    uint64_t shared = 0;
+    uint32_t turn = load_relaxed(&s->full->turn);
+    for (uint32_t i = 0; i < tier_slots(s->full); i++) {
+        const struct slot* slot = &s->full->slots[i];
+        uint32_t count = slot_objects(load_relaxed(&slot->word));
+        shared += count;
+        if (load_relaxed(&slot->touched) != turn) cold += count;
+    }
+    uint64_t all = load_relaxed(&s->allocated);
+    uint64_t need = all > cold ? all - cold : 0;
+    uint64_t peak = load_relaxed(&s->peak);
+    if (peak > all && peak > need) need = peak; /* it went past the tier */
+    uint64_t before = load_relaxed(&s->needed);
+    if (need < before) need += (before - need) / 16;
+    store_relaxed(&s->needed, need);
+    if (need < before) *shrunk += (before - need) * s->block_bytes;
+    uint64_t reserve = load_relaxed(&s->reserve);
+    if (shared < reserve) reserve = shared;
+    uint64_t away = all > shared ? all - shared : 0;
+    uint64_t keep = need < away + reserve ? away + reserve : need;
+    if (all > keep) storage_trim(s, all - keep);
+    store_relaxed(&s->peak, load_relaxed(&s->allocated));
+    store_relaxed(&s->full->turn, turn + 1);
+    bool settled = shared == cold && need == before && peak <= all;
+    return settled ? 0 : (need + shared) * s->block_bytes;
+}
+
+WEIR_FN uint64_t storage_tick(uint64_t* shrunk) {
+    uint64_t pending = 0;
+    *shrunk = 0;
+    /* A fork waits for the magazine in hand. Who has the lock now is followed by another look. */
+    if (!os_lock_try(&pools_lock)) return load_relaxed(&release_above);
+    for (struct storage* s = storage_first(); s != NULL; s = s->next)
+        if (load_relaxed(&s->allocated) != 0 || load_relaxed(&s->needed) != 0)
+            pending += storage_look(s, shrunk);
+    os_lock_give(&pools_lock);
+    return pending;
+}

@@ -1,0 +1,19 @@
+/* pool_glue.h: what the tests of pools need of the pool layer beyond weir/pool.h, in terms that C++ can read.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#ifndef WEIR_TESTS_UNIT_POOL_GLUE_H
+#define WEIR_TESTS_UNIT_POOL_GLUE_H
+
+#include "base/compiler.h"
+
+struct os_lock;
+
+uint64_t unit_pool_tick(void); /* what the helper does at each of its looks */
+void unit_pool_fork_prepare(void);
+void unit_pool_fork_parent(void);
+void unit_pool_fork_child(void);
+struct os_lock* unit_pools_lock(void);
+void unit_pool_thread_hook(bool (*hook)(void));
+
+#endif

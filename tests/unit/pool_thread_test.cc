@@ -1,0 +1,495 @@
+// pool_thread_test.cc: pools among threads: exchange, flush and gc at any moment, threads that end, fork, and
+// words in TLS. Called by ctest; each test starts the heap in a child of its own.
+//
+// SPDX-License-Identifier: Apache-2.0
+#include "pools.h"
+#include <algorithm>
+#include <atomic>
+#include <csignal>
+#include <functional>
+#include <mutex>
+#include <thread>
+
+WEIR_POOL_DECLARE(unit_words, 200, 0, 0);
+WEIR_POOL_DECLARE_TYPED(unit_typed, uint64_t, WEIR_POOL_ZERO);
+
+namespace {
+
+void in_threads(unsigned count, const std::function<void(unsigned)>& body) {
+    std::vector<std::thread> threads;
+    for (unsigned i = 0; i < count; i++)
+        threads.emplace_back([&, i] {
+            body(i);
+            unit_detach();
+        });
+    for (auto& t : threads) t.join();
+}
+
+// Objects on their way from one thread to another.
+struct Channel {
+    std::mutex mutex;
+    std::vector<Objects::Object> waiting;
+    void put(Objects::Object o) {
+        std::lock_guard<std::mutex> held(mutex);
+        waiting.push_back(o);
+    }
+    bool get(Objects::Object& o) {
+        std::lock_guard<std::mutex> held(mutex);
+        if (waiting.empty()) return false;
+        o = waiting.back();
+        waiting.pop_back();
+        return true;
+    }
+};
+
+TEST(PoolThreads, RandomLoadWithFlushAndGcConserves) {
+    for (size_t size : {64u, 16384u, 262144u})
+        EXPECT_FINE(in_child([=] {
+            weir_pool* pool = weir_pool_create("load", size, 0, 0);
+            weir_pool* other = weir_pool_create("other", size, 0, 0);
+            Channel channel;
+            in_threads(4, [&](unsigned number) {
+                Random random(number + size);
+                Objects mine(number % 2 == 0 ? pool : other, size);
+                Objects from_pool(pool, size);
+                for (unsigned i = 0; i < unit_rounds(size > 100000 ? 20000 : 100000); i++) {
+                    size_t what = random.below(100);
+                    if (what < 45 && mine.all.size() < (size > 100000 ? 30 : 300)) {
+                        mine.alloc();
+                    } else if (what < 80 && !mine.all.empty()) {
+                        mine.free(random.below(mine.all.size()));
+                    } else if (what < 90 && number % 2 == 0 && !mine.all.empty()) {
+                        channel.put(mine.all.back());
+                        mine.all.pop_back();
+                    } else if (what < 99) {
+                        Objects::Object o;
+                        if (!channel.get(o)) continue;
+                        from_pool.all.push_back(o);
+                        from_pool.free(0);
+                    } else if (what == 99 && random.below(10) == 0) {
+                        weir_pool_flush(pool);
+                    } else if (random.below(40) == 0) {
+                        random.below(2) == 0 ? weir_pool_gc() : static_cast<void>(unit_pool_tick());
+                    } else if (random.below(40) == 0) {
+                        unit_detach(); // as weir_thread_idle
+                    } else {
+                        weir_pool_stats s = stats(pool); // what moves meanwhile may be anything
+                        EXPECT_LE(s.held, 4 * 2 * s.magazine);
+                    }
+                }
+                mine.free_all();
+            });
+            Objects rest(pool, size);
+            rest.all = channel.waiting;
+            rest.free_all();
+            expect_conserved(pool, 0);
+            expect_conserved(other, 0);
+            weir_pool_flush(pool);
+            EXPECT_EQ(stats(pool).allocated, 0u);
+            EXPECT_EQ(weir_pool_destroy(pool), 0);
+            EXPECT_EQ(weir_pool_destroy(other), 0);
+            EXPECT_GE(unit_check_slabs(), 0);
+        }));
+}
+
+TEST(PoolThreads, ProducerToConsumer) {
+    EXPECT_FINE(in_child([] {
+        weir_pool* pool = weir_pool_create("through", 1024, 0, 0);
+        Channel channel;
+        std::atomic<unsigned> left{unit_rounds(200000)};
+        unsigned all = left;
+        in_threads(2, [&](unsigned number) {
+            Objects mine(pool, 1024);
+            if (number == 0) {
+                for (unsigned i = 0; i < all; i++) {
+                    mine.alloc();
+                    channel.put(mine.all.back());
+                    mine.all.pop_back();
+                }
+                return;
+            }
+            while (left != 0) {
+                Objects::Object o;
+                if (!channel.get(o)) continue;
+                mine.all.push_back(o);
+                mine.free(0);
+                left--;
+            }
+        });
+        expect_conserved(pool, 0);
+        EXPECT_EQ(weir_pool_destroy(pool), 0);
+    }));
+}
+
+TEST(PoolThreads, WhatAThreadCachedServesOthersWhenItEnds) {
+    EXPECT_FINE(in_child([] {
+        weir_pool* pool = weir_pool_create("left", 1024, 0, 0);
+        in_threads(1, [&](unsigned) {
+            Objects mine(pool, 1024);
+            for (unsigned i = 0; i < 100; i++) mine.alloc();
+            mine.free_all();
+            EXPECT_GT(stats(pool).held, 0u);
+        });
+        weir_pool_stats s = stats(pool);
+        EXPECT_EQ(s.held, 0u);
+        EXPECT_GE(s.shared, 100u);
+        Objects mine(pool, 1024);
+        for (unsigned i = 0; i < 100; i++) mine.alloc(WEIR_POOL_ALLOC_CACHED);
+        mine.free_all();
+        expect_conserved(pool, 0);
+        EXPECT_EQ(weir_pool_destroy(pool), 0);
+    }));
+}
+
+// A thread's own cache empties at its next slow call, whatever pool that is for.
+TEST(PoolThreads, FlushReachesAThreadAtItsNextSlowCall) {
+    EXPECT_FINE(in_child([] {
+        weir_pool* pool = weir_pool_create("flushed", 1024, 0, 0);
+        weir_pool* other = weir_pool_create("other", 300, 0, 0);
+        std::atomic<int> step{0};
+        std::thread thread([&] {
+            Objects mine(pool, 1024);
+            for (unsigned i = 0; i < 100; i++) mine.alloc();
+            mine.free_all();
+            step = 1;
+            while (step != 2) std::this_thread::yield();
+            weir_pool_free(other, weir_pool_alloc(other));
+            step = 3;
+            while (step != 4) std::this_thread::yield();
+            unit_detach();
+        });
+        while (step != 1) std::this_thread::yield();
+        weir_pool_flush(pool);
+        weir_pool_stats s = stats(pool);
+        EXPECT_EQ(s.shared, 0u);
+        EXPECT_GT(s.held, 0u);
+        EXPECT_LE(s.held, 2 * s.magazine);
+        step = 2;
+        while (step != 3) std::this_thread::yield();
+        EXPECT_EQ(stats(pool).allocated, 0u);
+        step = 4;
+        thread.join();
+        EXPECT_EQ(weir_pool_destroy(pool), 0);
+        EXPECT_EQ(weir_pool_destroy(other), 0);
+    }));
+}
+
+// No object that was cached before a flush is in the shared tier after it, and after each thread's next slow
+// call.
+TEST(PoolThreads, AFlushThatMeetsMagazinesOnTheirWayGetsThem) {
+    EXPECT_FINE(in_child([] {
+        weir_pool* pool = weir_pool_create("racing", 65536, 0, 0);
+        for (unsigned round = 0; round < unit_rounds(300); round++) {
+            std::atomic<bool> stop{false};
+            std::atomic<unsigned> running{0};
+            std::vector<std::thread> threads;
+            for (unsigned i = 0; i < 3; i++)
+                threads.emplace_back([&] {
+                    running++;
+                    Objects mine(pool, 65536);
+                    while (!stop) {
+                        while (mine.all.size() < 12) mine.alloc();
+                        mine.free_all();
+                    }
+                    unit_detach();
+                });
+            while (running != 3) std::this_thread::yield();
+            for (unsigned i = 0; i < 5; i++) weir_pool_flush(pool);
+            stop = true;
+            for (auto& t : threads) t.join();
+            weir_pool_flush(pool);
+            expect_conserved(pool, 0);
+            ASSERT_EQ(stats(pool).allocated, 0u);
+        }
+        EXPECT_EQ(weir_pool_destroy(pool), 0);
+    }));
+}
+
+TEST(PoolThreads, DestroyTakesWhatOtherThreadsCache) {
+    EXPECT_FINE(in_child([] {
+        weir_pool* pool = weir_pool_create("ended", 1024, 0, 0);
+        std::atomic<int> step{0};
+        std::thread thread([&] {
+            Objects mine(pool, 1024);
+            for (unsigned i = 0; i < 100; i++) mine.alloc();
+            mine.free_all();
+            step = 1;
+            while (step != 2) std::this_thread::yield();
+            weir_pool* next = weir_pool_create("next", 5000, 0, 0); // the same number
+            Objects others(next, 5000);
+            for (unsigned i = 0; i < 100; i++) others.alloc();
+            others.free_all();
+            expect_conserved(next, 0);
+            EXPECT_EQ(weir_pool_destroy(next), 0);
+            unit_detach();
+        });
+        while (step != 1) std::this_thread::yield();
+        weir_pool* partner = weir_pool_create("partner", 1024, 0, 0);
+        EXPECT_GT(stats(partner).cached, 0u);
+        EXPECT_EQ(weir_pool_destroy(pool), 0);
+        EXPECT_EQ(stats(partner).allocated, stats(partner).shared);
+        weir_pool_flush(partner);
+        EXPECT_EQ(stats(partner).allocated, 0u);
+        step = 2;
+        thread.join();
+    }));
+}
+
+TEST(PoolThreads, LimitIsExactAmongThreads) {
+    EXPECT_FINE(in_child([] {
+        weir_pool* pool = weir_pool_create("limited", 64, 0, 0);
+        EXPECT_EQ(weir_pool_limit(pool, 100), 0);
+        std::atomic<int> out{0};
+        std::atomic<int> most{0};
+        in_threads(4, [&](unsigned number) {
+            Random random(number);
+            std::vector<void*> mine;
+            for (unsigned i = 0; i < unit_rounds(100000); i++) {
+                if (random.below(3) != 0) {
+                    void* p = weir_pool_alloc(pool);
+                    if (p == nullptr) continue;
+                    int now = ++out;
+                    if (now > most) most = now;
+                    mine.push_back(p);
+                } else if (!mine.empty()) {
+                    out--;
+                    weir_pool_free(pool, mine.back());
+                    mine.pop_back();
+                }
+            }
+            for (void* p : mine) {
+                out--;
+                weir_pool_free(pool, p);
+            }
+        });
+        EXPECT_EQ(most, 100);
+        expect_conserved(pool, 0);
+        EXPECT_GT(stats(pool).failed, 0u);
+    }));
+}
+
+// ---- Words in TLS.
+
+TEST(PoolThreads, WordsInTlsServeAndEndWithTheirThread) {
+    EXPECT_FINE(in_child([] {
+        in_threads(4, [](unsigned) {
+            std::vector<void*> all;
+            for (unsigned i = 0; i < 1000; i++) all.push_back(WEIR_POOL_ALLOC(unit_words));
+            std::sort(all.begin(), all.end());
+            EXPECT_EQ(std::unique(all.begin(), all.end()), all.end());
+            for (void* p : all) WEIR_POOL_FREE(unit_words, p);
+            uint64_t* typed = WEIR_POOL_ALLOC(unit_typed);
+            EXPECT_EQ(*typed, 0u);
+            *typed = 17;
+            WEIR_POOL_FREE(unit_typed, typed);
+            EXPECT_EQ(*WEIR_POOL_ALLOC(unit_typed), 0u);
+        });
+        expect_conserved(WEIR_POOL(unit_words), 0);
+        EXPECT_EQ(stats(WEIR_POOL(unit_words)).held, 0u);
+        EXPECT_EQ(stats(WEIR_POOL(unit_typed)).used, 4u);
+    }));
+}
+
+TEST(PoolThreads, FunctionsAndWordsAreOneCache) {
+    EXPECT_FINE(in_child([] {
+        weir_pool* pool = WEIR_POOL(unit_words);
+        void* a = weir_pool_alloc(pool);
+        void* b = weir_pool_alloc(pool);
+        weir_pool_free(pool, a);
+        weir_pool_free(pool, b);
+        EXPECT_EQ(WEIR_POOL_ALLOC(unit_words), b); // its first call moves what there is into the words
+        EXPECT_EQ(weir_pool_alloc(pool), a);
+        WEIR_POOL_FREE(unit_words, a);
+        EXPECT_EQ(weir_pool_alloc(pool), a);
+        weir_pool_free(pool, a);
+        weir_pool_free(pool, b);
+        expect_conserved(pool, 0);
+        EXPECT_EQ(weir_pool_destroy(pool), 0);
+        void* c = WEIR_POOL_ALLOC(unit_words); // made again
+        ASSERT_NE(c, nullptr);
+        WEIR_POOL_FREE(unit_words, c);
+        weir_pool_flush(pool);
+        EXPECT_EQ(stats(pool).allocated, 0u);
+    }));
+}
+
+// A thread whose end nobody sees has none in TLS: its words would be read after it.
+TEST(PoolThreads, AThreadWhoseEndIsNotSeenHasNoWords) {
+    EXPECT_FINE(in_child([] {
+        unit_pool_thread_hook([] { return false; });
+        std::thread([] {
+            void* p = WEIR_POOL_ALLOC(unit_words);
+            WEIR_POOL_FREE(unit_words, p);
+            EXPECT_EQ(weir_pool_cache_unit_words.end, nullptr);
+            EXPECT_EQ(WEIR_POOL_ALLOC(unit_words), p); // from the entry's own
+            WEIR_POOL_FREE(unit_words, p);
+        }).join(); // without a detach
+        expect_conserved(WEIR_POOL(unit_words), 0);
+    }));
+}
+
+// ---- Fork. The handlers that the api layer registers are called by hand.
+
+template <class Body>
+int forked(Body body) {
+    unit_pool_fork_prepare();
+    unit_fork_prepare();
+    fflush(stdout);
+    pid_t pid = fork();
+    if (pid == 0) {
+        alarm(100);
+        unit_pool_fork_child();
+        unit_fork_child();
+        bool before = ::testing::Test::HasFailure();
+        body();
+        fflush(stdout);
+        _exit(!before && ::testing::Test::HasFailure() ? 1 : 0);
+    }
+    unit_fork_parent();
+    unit_pool_fork_parent();
+    int status = -1;
+    waitpid(pid, &status, 0);
+    return status;
+}
+
+TEST(PoolFork, TheChildHasWhatOtherThreadsCached) {
+    EXPECT_FINE(in_child([] {
+        weir_pool* pool = weir_pool_create("forked", 1024, 0, 0);
+        std::atomic<int> step{0};
+        std::thread thread([&] {
+            Objects mine(pool, 1024);
+            for (unsigned i = 0; i < 100; i++) mine.alloc();
+            void* words[50];
+            for (void*& p : words) p = WEIR_POOL_ALLOC(unit_words);
+            for (void* p : words) WEIR_POOL_FREE(unit_words, p);
+            while (mine.all.size() > 10) mine.free(0);
+            step = 1;
+            while (step != 2) std::this_thread::yield();
+            mine.free_all();
+            unit_detach();
+        });
+        while (step != 1) std::this_thread::yield();
+        void* own = weir_pool_alloc(pool);
+        weir_pool_stats before = stats(pool);
+        EXPECT_EQ(before.used, 11u);
+        EXPECT_EQ(forked([&] {
+                      EXPECT_TRUE(os_lock_try(unit_pools_lock()));
+                      os_lock_give(unit_pools_lock());
+                      // The words are the dead thread's, whose stack may be another's by now.
+                      expect_conserved(pool, 11);
+                      weir_pool_stats s = stats(pool);
+                      EXPECT_EQ(s.allocated, before.allocated);
+                      weir_pool_free(pool, own);
+                      Objects mine(pool, 1024);
+                      for (unsigned i = 0; i < before.cached; i++) mine.alloc(WEIR_POOL_ALLOC_CACHED);
+                      mine.free_all();
+                      expect_conserved(WEIR_POOL(unit_words), 0);
+                      weir_pool_gc();
+                      EXPECT_EQ(stats(pool).allocated, 10u); // the other thread's, which nobody can free
+                      EXPECT_EQ(stats(WEIR_POOL(unit_words)).allocated, 0u);
+                  }),
+                  0);
+        step = 2;
+        thread.join();
+        weir_pool_free(pool, own);
+        expect_conserved(pool, 0);
+    }));
+}
+
+// The child's threads start anew, some of them on the stacks of those that did not come along. (An emulator
+// whose threads did not all come along ends itself.)
+TEST_NATIVE(PoolFork, TheChildHasThreadsOfItsOwn) {
+    EXPECT_FINE(in_child([] {
+        std::atomic<int> step{0};
+        std::thread thread([&] {
+            void* words[50];
+            for (void*& p : words) p = WEIR_POOL_ALLOC(unit_words);
+            for (void* p : words) WEIR_POOL_FREE(unit_words, p);
+            step = 1;
+            while (step != 2) std::this_thread::yield();
+            unit_detach();
+        });
+        while (step != 1) std::this_thread::yield();
+        EXPECT_EQ(forked([] {
+                      in_threads(4, [](unsigned) {
+                          void* words[50];
+                          for (void*& p : words) p = WEIR_POOL_ALLOC(unit_words);
+                          for (void* p : words) WEIR_POOL_FREE(unit_words, p);
+                      });
+                      expect_conserved(WEIR_POOL(unit_words), 0);
+                  }),
+                  0);
+        step = 2;
+        thread.join();
+    }));
+}
+
+// Threads at work while others fork: nothing deadlocks, and what the child counts adds up but for the
+// magazines that were in other threads' hands. (An emulator's own locks do not survive that.)
+TEST_UNEMULATED(PoolFork, InTheMiddleOfLoad) {
+    EXPECT_FINE(in_child([] {
+        weir_pool* pool = weir_pool_create("forked", 4096, 0, 0);
+        std::atomic<bool> stop{false};
+        std::vector<std::thread> threads;
+        for (unsigned i = 0; i < 3; i++)
+            threads.emplace_back([&, i] {
+                Random random(i);
+                Objects mine(pool, 4096);
+                while (!stop) {
+                    if (mine.all.size() < 100 && random.below(2) == 0)
+                        mine.alloc();
+                    else if (!mine.all.empty())
+                        mine.free(random.below(mine.all.size()));
+                    if (random.below(300) == 0) weir_pool_gc();
+                    if (random.below(1000) == 0) unit_detach();
+                }
+                mine.free_all();
+                unit_detach();
+            });
+        for (unsigned i = 0; i < unit_rounds(100); i++) {
+            Objects own(pool, 4096);
+            own.alloc();
+            EXPECT_EQ(forked([&] {
+                          weir_pool_stats s = stats(pool);
+                          uint64_t hands = 3 * 4 * s.magazine;
+                          EXPECT_LE(s.used + s.cached, s.allocated + hands);
+                          EXPECT_LE(s.allocated, s.used + s.cached + hands);
+                          for (unsigned k = 0; k < 300; k++) own.alloc();
+                          own.free_all();
+                          weir_pool_gc();
+                          EXPECT_EQ(stats(pool).shared, 0u);
+                      }),
+                      0);
+            own.free_all();
+        }
+        stop = true;
+        for (auto& t : threads) t.join();
+        expect_conserved(pool, 0);
+    }));
+}
+
+// A handler forks between two calls of the thread that it interrupts.
+TEST(PoolFork, FromASignalHandler) {
+    EXPECT_FINE(in_child([] {
+        static weir_pool* pool = weir_pool_create("signal", 64, 0, 0);
+        static int good = 0;
+        signal(SIGUSR1, [](int) {
+            good += forked([] {
+                        void* all[300];
+                        for (void*& p : all) p = weir_pool_alloc(pool);
+                        for (void* p : all) weir_pool_free(pool, p);
+                        weir_pool_gc();
+                    }) == 0;
+        });
+        Objects mine(pool, 64);
+        for (unsigned i = 0; i < 20; i++) {
+            for (unsigned k = 0; k < i; k++) mine.alloc();
+            raise(SIGUSR1);
+            mine.free_all();
+        }
+        EXPECT_EQ(good, 20);
+        expect_conserved(pool, 0);
+    }));
+}
+
+} // namespace
