@@ -9,11 +9,24 @@ use std::fmt::Write;
 
 #[derive(Debug)]
 pub enum Kind {
-    Size { default: u64, min: u64, max: u64 },
-    Count { default: u64, min: u64, max: u64 },
-    Word { default: usize, words: &'static [&'static str] },
+    Size {
+        default: u64,
+        min: u64,
+        max: u64,
+    },
+    Count {
+        default: u64,
+        min: u64,
+        max: u64,
+    },
+    Word {
+        default: usize,
+        words: &'static [&'static str],
+    },
     /// Any text; the library reads it.
-    Text { form: &'static str },
+    Text {
+        form: &'static str,
+    },
 }
 
 #[derive(Debug)]
