@@ -190,7 +190,7 @@ static uint32_t pages_in(uint32_t i, uint32_t from, uint32_t to) {
     uint32_t high = to < first + count ? to - first : count;
     return (2u << (high - 1)) - (1u << low);
 }
-static uint32_t slice_of_page(uint32_t page) { return page / slice_page_count(); }
+static uint32_t slice_of_page(uint32_t page) { return page >> (SLICE_SHIFT - page_shift); }
 
 static void idle_change(struct chunk* k, uint32_t changed) {
     k->idle_count += changed;
@@ -215,16 +215,18 @@ static bool pages_take(struct chunk* k, uint32_t unit, uint32_t units) {
     uint32_t first = slice_of_page(from);
     uint32_t last = slice_of_page(to - 1);
     static_assert((int)SLAB_MAX <= (int)SLICE_BYTES, "a block lies in two slices at most");
+    uint32_t mask[2] = {0, 0};
     uint32_t got[2] = {0, 0};
     for (uint32_t i = first; i <= last; i++) {
-        uint32_t holes = hole_of(load_relaxed(&slice_pages(k->slice + i)->state)) & pages_in(i, from, to);
+        mask[i - first] = pages_in(i, from, to);
+        uint32_t holes = hole_of(load_relaxed(&k->pages[i].state)) & mask[i - first];
         got[i - first] = holes == 0 ? 0 : hole_take(k->slice + i, holes);
         if (got[i - first] == holes) continue;
         for (uint32_t j = first; j <= i; j++)
             if (got[j - first] != 0) hole_add(k->slice + j, got[j - first]);
         return false;
     }
-    for (uint32_t i = first; i <= last; i++) idle_clear(k, i, pages_in(i, from, to));
+    for (uint32_t i = first; i <= last; i++) idle_clear(k, i, mask[i - first]);
     return true;
 }
 
@@ -270,6 +272,7 @@ static bool chunk_add(struct arena* a) {
     if (s == NULL) return false;
     k->slice = s;
     k->address = slice_address(s);
+    k->pages = slice_pages(s);
     k->arena = a;
     k->index = index;
     chunk_forget(k);
@@ -343,7 +346,7 @@ static void chunk_rebuild(struct chunk* k) {
             for (uint32_t i = 0; i < CHUNK_SLICES; i++) {
                 uint32_t round = (1u << units_shift()) - 1;
                 uint32_t mask = pages_in(i, (start + round) >> units_shift(), unit >> units_shift());
-                idle_set(k, i, mask & ~hole_of(load_relaxed(&slice_pages(k->slice + i)->state)));
+                idle_set(k, i, mask & ~hole_of(load_relaxed(&k->pages[i].state)));
             }
         }
         open = false;
@@ -545,7 +548,7 @@ WEIR_FN void arena_fork_child(void) {
 static bool pages_check_block(const struct chunk* k, uint32_t unit, uint32_t units) {
     for (uint32_t page = unit >> units_shift(); page <= (unit + units - 1) >> units_shift(); page++) {
         uint32_t i = slice_of_page(page);
-        uint32_t holes = hole_of(load_relaxed(&slice_pages(k->slice + i)->state));
+        uint32_t holes = hole_of(load_relaxed(&k->pages[i].state));
         if (((holes | k->idle[i]) & pages_in(i, page, page + 1)) != 0) return false;
     }
     return true;
@@ -558,7 +561,7 @@ static bool pages_check_free(const struct chunk* k, uint32_t unit, uint32_t unit
     for (uint32_t page = from; page < to; page++) {
         uint32_t i = slice_of_page(page);
         uint32_t mask = pages_in(i, page, page + 1);
-        bool is_hole = (hole_of(load_relaxed(&slice_pages(k->slice + i)->state)) & mask) != 0;
+        bool is_hole = (hole_of(load_relaxed(&k->pages[i].state)) & mask) != 0;
         if (is_hole == ((k->idle[i] & mask) != 0)) return false;
     }
     return true;

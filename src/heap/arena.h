@@ -40,6 +40,7 @@ static_assert((int)MEDIUM_CLASSES < (int)BLOCK_CLASS, "a class has a number in i
 struct chunk {
     struct slice* slice; /* record of the first slice */
     uintptr_t address;
+    struct slice_pages* pages; /* of the first slice */
     struct arena* arena;
     uint32_t index;                       /* in its arena */
     uint32_t used;                        /* blocks */

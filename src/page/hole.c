@@ -105,7 +105,8 @@ WEIR_FN uint32_t hole_take(const struct slice* s, uint32_t mask) {
         wanted = state & ~(got | got << PAGES_CLEAN_SHIFT | got << PAGES_OLD_SHIFT);
     } while (got != 0 && !cas_acq_rel(&p->state, &state, wanted)); /* acquire: the purge is over */
     /* A clean hole that is not old was never resident. */
-    count_refaulted((size_t)__builtin_popcountll(got & hole_clean(state) & state >> PAGES_OLD_SHIFT));
+    uint64_t refaulted = got & hole_clean(state) & state >> PAGES_OLD_SHIFT;
+    if (refaulted != 0) count_refaulted((size_t)__builtin_popcountll(refaulted));
     return (uint32_t)got;
 }
 
