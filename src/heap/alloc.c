@@ -43,7 +43,7 @@ static void* class_alloc(struct heap* h, unsigned c, size_t align) {
             void* medium = medium_alloc(h, c, align);
             if (medium != NULL) return medium;
         }
-        if (!refill(h, c)) return NULL;
+        if (!refill(h, c)) return c < SMALL_CLASSES ? NULL : medium_alloc_last(h, c, align);
         if (full_is_on()) {
             heap_enter(h);
             void* sealed = full_pop(h->active[c]);

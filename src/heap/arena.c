@@ -530,6 +530,10 @@ WEIR_FN bool arena_is_mine(void) {
     return false;
 }
 
+WEIR_FN void arena_lock_left(struct os_lock* lock) {
+    arena_rebuild((struct arena*)((char*)lock - offsetof(struct arena, lock)));
+}
+
 WEIR_FN void arena_fork_child(void) {
     for (unsigned i = 0; i < ARENA_COUNT_MAX; i++) {
         struct arena* a = &arenas[i];

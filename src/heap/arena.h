@@ -20,6 +20,7 @@
 #include "base/atomic.h"
 #include "base/compiler.h"
 #include "heap/class.h"
+#include "os/lock.h"
 #include "page/slice.h"
 
 /* Every medium class is a multiple of a unit, and every medium block longer than a group of eight. */
@@ -92,6 +93,8 @@ WEIR_FN uint64_t arena_idle_bytes(void);
 
 /* Whether the calling thread holds an arena's lock: it was interrupted, and a signal handler asks. */
 WEIR_FN bool arena_is_mine(void);
+/* In the child of a raw fork: the lock, one of rank LOCK_ARENA, was the helper's and is the caller's. */
+WEIR_FN void arena_lock_left(struct os_lock* lock);
 /* In the child of fork, the only thread. */
 WEIR_FN void arena_fork_child(void);
 /* Walk all chunks and check every invariant; true when all hold. */

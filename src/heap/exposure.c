@@ -26,11 +26,21 @@ WEIR_FN void exposure_lose(struct heap* h, struct slice* s) {
     sub_relaxed(&h->slab_count, 1);
 }
 
+/* Whether others sort the slab if its thread stops: the bound is then one for a thread at work. */
+static bool is_visited(const struct heap* h, const struct slice* s) {
+    return config_owner_publishes != 0 && load_relaxed(&release_state) != RELEASE_ALONE &&
+           h->active[s->size_class] != s;
+}
+
 /* The bound for a slab's class. Looking at small blocks costs as much as allocating them: a thread that goes
- * through them in a circle, as many given out as come back, gets a larger one. */
+ * through them in a circle, as many given out as come back, gets a larger one; one that is visited, a part of
+ * its heap, so that no slab is sorted more than some times while all of it is freed. */
 static uint64_t most_of(const struct heap* h, const struct slice* s) {
+    enum { parts = 8 };
     uint64_t most = core_options.thread_free_max;
-    return slab_class(s)->bytes <= SMALL_MAX ? most << h->exposed_shift : most;
+    if (slab_class(s)->bytes <= SMALL_MAX) most <<= h->exposed_shift;
+    uint64_t part = load_relaxed(&h->slab_bytes) / parts;
+    return is_visited(h, s) && part > most ? part : most;
 }
 
 /* So many small blocks were looked at: is the thread still going in a circle? What a heap grew by before its
@@ -55,7 +65,7 @@ static uint32_t frees_unseen(const struct heap* h, const struct slice* s) {
     if (load_relaxed(&release_state) == RELEASE_OFF || load_relaxed(&h->slab_bytes) <= 2 * most)
         return UINT32_MAX;
     uint32_t frees = slab_frees_to_hole(s);
-    if (slice_pages(s)->sorted != 0) return frees;
+    if (slice_pages(s)->sorted != 0 && !is_visited(h, s)) return frees;
     uint32_t share = (uint32_t)(most / (load_relaxed(&h->slab_count) + 1)) / slab_class(s)->bytes;
     return share > frees ? share : frees;
 }

@@ -219,6 +219,7 @@ WEIR_INLINE void slab_push(struct slice* s, block_t* p) {
     /* A fork child may meet this list at any instruction: the link is written before the head. */
     __atomic_signal_fence(__ATOMIC_SEQ_CST);
     owner_publish(&s->free, (void*)p);
+    __atomic_signal_fence(__ATOMIC_SEQ_CST); /* and the count goes down after it */
     if (weir_unlikely(owner_decrement(&s->until) == 0)) heap_free_last(p, s);
 }
 

@@ -18,6 +18,14 @@ static bool medium_is_dense(struct heap* h, unsigned c) {
            h->medium_out[c - SMALL_CLASSES] >= core_options.sparse_max || full_is_on();
 }
 
+static void* medium_from_arena(struct heap* h, unsigned m, size_t align) {
+    void* p = arena_alloc(&h->arena, m, align);
+    if (p == NULL) return NULL;
+    if (h->medium_out[m] != UINT16_MAX) h->medium_out[m]++;
+    store_relaxed(&h->handed_out, h->handed_out + 1);
+    return p;
+}
+
 WEIR_FN void* medium_alloc(struct heap* h, unsigned c, size_t align) {
     unsigned m = c - SMALL_CLASSES;
     void* kept = align <= GRANULE ? NULL : h->kept_medium[m].block; /* else it was looked at before */
@@ -28,13 +36,13 @@ WEIR_FN void* medium_alloc(struct heap* h, unsigned c, size_t align) {
     heap_enter(h);
     refill_chores(h);
     heap_leave(h);
-    void* p = arena_alloc(&h->arena, m, align);
-    if (p != NULL) {
-        if (h->medium_out[m] != UINT16_MAX) h->medium_out[m]++;
-        store_relaxed(&h->handed_out, h->handed_out + 1);
-    }
+    void* p = medium_from_arena(h, m, align);
     release_poke();
     return p;
+}
+
+WEIR_FN void* medium_alloc_last(struct heap* h, unsigned c, size_t align) {
+    return full_is_on() ? NULL : medium_from_arena(h, c - SMALL_CLASSES, align);
 }
 
 static WEIR_COLD void medium_misuse(const struct slice* s, const void* p, const uint16_t* block,

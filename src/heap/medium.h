@@ -26,6 +26,8 @@ WEIR_INLINE void* medium_unkeep(struct heap* h, unsigned m) {
 }
 /* A block of class c >= SMALL_CLASSES at a multiple of `align`; NULL: it is for a slab to give. */
 WEIR_FN void* medium_alloc(struct heap* h, unsigned c, size_t align);
+/* The same where there is no memory for a slab: a chunk may have room all the same. */
+WEIR_FN void* medium_alloc_last(struct heap* h, unsigned c, size_t align);
 /* Free p, which lies in the chunk of first record s, for the calling thread. */
 WEIR_FN void medium_free(struct slice* s, void* p, const char* call);
 /* Usable bytes of the block at p; 0 after a report. */

@@ -302,6 +302,7 @@ static struct slice* slab_next(struct heap* h, unsigned c) {
 WEIR_FN void refill_chores(struct heap* h) {
     if ((h->slow_calls & 15) == 0) outbox_flush_all(h);
     if ((h->slow_calls & 1023) != 0) return;
+    release_recheck();
     active_sweep(h);
     medium_age(h);
 }

@@ -164,6 +164,27 @@ static struct heap* heap_take(int tid) {
     return h;
 }
 
+static void slab_list_again(struct slice* s, void* heap) {
+    struct heap* h = heap;
+    if (load_relaxed(&s->kind) != SLICE_SLAB || load_relaxed(&s->listed) == 0) return;
+    if (owner_heap(load_relaxed(&s->owner)) == h) slab_list_push(&h->available[s->size_class], s);
+}
+
+/* In the child of a raw fork, a lock that was the helper's is the caller's now: what the helper was changing
+ * is put right. Of a slab that it was sorting all blocks count as in use. */
+static void (*lock_left_below)(struct os_lock* lock);
+static void heap_lock_left(struct os_lock* lock) {
+    if (lock->rank == LOCK_ARENA) arena_lock_left(lock);
+    if (lock->rank == LOCK_HEAP) {
+        struct heap* h = (struct heap*)((char*)lock - offsetof(struct heap, lock));
+        if (h->visited != NULL) slab_forget_all(h->visited);
+        h->visited = NULL;
+        for (unsigned c = 0; c < CLASS_COUNT; c++) h->available[c] = NULL;
+        span_visit_records(slab_list_again, h);
+    }
+    if (lock_left_below != NULL) lock_left_below(lock);
+}
+
 WEIR_FN struct heap* heap_attach(void) {
     /* A handler that forked here would leave its child a heap that is nobody's. */
     uint64_t signals;
@@ -175,6 +196,8 @@ WEIR_FN struct heap* heap_attach(void) {
         region_start(core_options.reserve);
         release_start(&heap_empty);
         release_look_hook = heaps_visit;
+        lock_left_below = os_lock_left_hook;
+        os_lock_left_hook = heap_lock_left;
         full_start();
         arena_start();
     }

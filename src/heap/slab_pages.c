@@ -208,12 +208,14 @@ static void sort_report(const struct slice* s, block_t* p, const block_t* last, 
         core_report("corrupt-list", REPORT_WRITTEN, last != NULL ? last : p, call);
 }
 
-/* Whether a block is among the first ones on its page's list: what was freed twice in a short while is. */
-static bool page_starts_with(const struct view* v, uint32_t page, const block_t* block) {
+/* Whether a block is among the first ones on its page's list: what was freed twice in a short while is. A
+ * link that leads elsewhere ends the look: whoever follows it reports it. */
+static bool list_starts_with(const block_t* p, const block_t* block, uint32_t shift) {
     enum { look = 8 };
-    const block_t* p = list_at(v, page);
-    for (unsigned n = 0; n < look && p != NULL && slab_holds_block(v->slab, p); p = p->next, n++)
+    for (unsigned n = 0; n < look && p != NULL; p = p->next, n++) {
         if (p == block) return true;
+        if (((uintptr_t)p ^ (uintptr_t)block) >> shift != 0 || (uintptr_t)p % GRANULE != 0) return false;
+    }
     return false;
 }
 
@@ -229,22 +231,28 @@ struct sorting {
 /* Sort the blocks of l->left before `end`, `most` at most; stops at one that is none, or free already.
  * Returns their number. */
 static uint32_t list_sort(const struct view* v, struct sorting* l, const block_t* end, uint32_t most) {
+    const struct size_class* k = v->class;
+    uintptr_t start = slice_address(v->slab);
     uint32_t done = 0;
     block_t* p = l->left;
     l->last = NULL;
-    for (; done < most && p != end && p != NULL && slab_holds_block(v->slab, p); done++) {
-        uint32_t block = class_block_index(v->class, (uintptr_t)p - slice_address(v->slab));
-        uint32_t home = block_home(v, block);
+    for (; done < most && p != end && p != NULL; done++) {
+        size_t offset = (uintptr_t)p - start;
+        if (offset >= (size_t)k->capacity * k->bytes) break;
+        uint32_t block = class_block_index(k, offset);
+        if ((size_t)block * k->bytes != offset) break;
+        uint32_t home = (uint32_t)(offset >> v->shift);
+        uint32_t last_page = (uint32_t)((offset + k->bytes - 1) >> v->shift);
         struct slice_pages* r = record_of(v, home);
         uint32_t i = index_of(v, home);
-        if (r->used[i] == 0 || page_starts_with(v, home, p)) break; /* free already */
+        block_t* first = list_at(v, home);
+        if (r->used[i] == 0 || list_starts_with(first, p, v->shift)) break; /* free already */
         block_t* next = p->next;
         r->used[i]--;
-        block_cross(v, block, home, false);
-        p->next = list_at(v, home);
+        if (last_page != home) block_cross(v, block, home, false);
+        p->next = first;
         list_set(v, home, p);
         if (home < l->from) l->from = home;
-        uint32_t last_page = block_end(v, block);
         if (last_page > l->to) l->to = last_page;
         l->last = p;
         p = next;
@@ -452,8 +460,9 @@ static uint32_t build_blocks(const struct view* v, uint32_t from, uint32_t to, b
     if (end > v->class->capacity) end = v->class->capacity;
     block_t** link = first;
     for (uint32_t block = page_block(v, from); block < end; block++) {
-        if (block_has_hole(v, block)) continue;
         uint32_t home = block_home(v, block);
+        bool inside = home >= from && block_end(v, block) <= to;
+        if (!inside && block_has_hole(v, block)) continue;
         record_of(v, home)->used[index_of(v, home)]++;
         block_cross(v, block, home, true);
         *link = block_at(v, block);

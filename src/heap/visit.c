@@ -41,19 +41,21 @@ static bool region_visit(uint32_t row, bool all) {
     bool is_one = row < region_count;
     struct region* r = &regions[is_one ? row : 0];
     uint32_t first = r->first;
-    uint32_t frontier = is_one && r->base != 0 ? r->frontier : 0;
-    add_relaxed(&r->visitors, 1); /* under the lock, so that the records stay */
+    uint32_t frontier = r->frontier;
+    bool used = is_one && r->base != 0;     /* a row that is not may become another region's */
+    if (used) add_relaxed(&r->visitors, 1); /* under the lock, so that the records stay */
     os_lock_give(&page_lock);
+    if (!used) return is_one;
     for (uint32_t i = first; i < frontier; i++) slab_visit(region_slices(r) + i, all);
     __atomic_fetch_sub(&r->visitors, 1, __ATOMIC_RELEASE); /* pairs with span_free */
-    return is_one;
+    return true;
 }
 
 WEIR_FN void heaps_visit(bool all) {
     /* A handler that forked here would leave its child a slab that is half changed. */
     uint64_t signals;
     bool blocked = os_signals_block(&signals);
-    store_relaxed(&release_owed, (uint64_t)0);
+    if (all) store_relaxed(&release_owed, (uint64_t)0);
     arena_publish_all();
     if (!all) registry_look();
     for (uint32_t row = 0; region_visit(row, all);) row++;

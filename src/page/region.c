@@ -78,6 +78,7 @@ static bool region_enter(struct region* r, void* base, size_t bytes) {
     if (record_bytes > records) record_bytes = records;
     huge_region((uintptr_t)base, first << SLICE_SHIFT, bytes);
     if (!os_commit(base, record_bytes) || !os_commit((char*)base + records, page)) return false;
+    weir_assert(load_relaxed(&r->visitors) == 0);
     *r = (struct region){.base = (uintptr_t)base,
                          .slices = (uint32_t)slices,
                          .first = (uint32_t)first,

@@ -549,11 +549,17 @@ static void alone_tick(void) {
     uint64_t now = os_clock_ns();
     uint64_t end = load_relaxed(&window_end);
     if (now < end || !cas_acq_rel(&window_end, &end, now + alone_window_ns())) return;
-    if (free_bytes() != 0) alone_pass();
+    if (free_bytes() + load_relaxed(&release_owed) != 0) alone_pass();
     uint32_t left = load_relaxed(&alone_left);
     store_relaxed(&alone_left, left - 1);
     uint32_t expected = RELEASE_ALONE;
     if (left == 0) (void)cas_acq_rel(&release_state, &expected, RELEASE_ASLEEP);
+}
+
+WEIR_FN void release_recheck(void) {
+    uint32_t state = load_relaxed(&release_state);
+    if (state == RELEASE_HELPER && os_helper_left() != NULL)
+        (void)cas_acq_rel(&release_state, &state, RELEASE_ASLEEP);
 }
 
 WEIR_FN void release_rouse(void) {

@@ -52,6 +52,8 @@ WEIR_VAR_DECL uint64_t release_above;
 WEIR_FN void release_start(void* thread_word);
 /* What release_poke does when nobody is at work. */
 WEIR_FN WEIR_NOINLINE void release_rouse(void);
+/* Now and then: the child of a raw fork, which has no helper, finds that out. */
+WEIR_FN void release_recheck(void);
 /* There may be something to return: see that somebody is at work. Cheap; with no lock of a rank from
  * LOCK_RELEASE on. */
 WEIR_INLINE void release_poke(void) {

@@ -471,6 +471,7 @@ WEIR_FN struct slice* span_alloc(size_t slices, size_t align_slices, bool* zeroe
 static struct slice* span_not_resident(size_t slices, struct known* k) {
     struct slice* s = list_find(SPAN_CLEAN, slices);
     if (s != NULL) return span_cut(s, 0, slices, k);
+    if (region_commit_strict) return NULL; /* what there is has been charged */
     *k = (struct known){false, known_fresh()};
     return span_from_frontier(&regions[0], slices, 1);
 }

@@ -87,7 +87,7 @@ void expect_bounded(const std::vector<size_t>& sizes, Order order, unsigned keep
         unit_attach();
         size_t slabs = unit_sanitized ? 400 : 2000;
         Stopped thread(sizes, slabs * SLICE_BYTES, order, keep_one_in);
-        unit_arena_publish(); // what the threads share is no one\'s to hold
+        unit_visit(true); // as before a pass
         release_all();
         std::set<uintptr_t> touched;
         for (const Block& b : thread.kept) {
@@ -157,7 +157,7 @@ void expect_bounded_after_growth(size_t size, unsigned slabs) {
             unit_detach();
         });
         while (!stopped.load()) usleep(1000);
-        unit_arena_publish(); // what the threads share is no one\'s to hold
+        unit_visit(true); // as before a pass
         release_all();
         for (const Block& b : kept) add_pages(touched, b.p, b.usable);
         EXPECT_LE(resident_bytes(ever, touched), 256u << 10) << size << " bytes, " << slabs << " slabs";

@@ -179,6 +179,7 @@ TEST_UNEMULATED(Visit, WhatTheOwnerFreesAfterwardsIsSeen) {
                     unit_free(b.p);
             }
         });
+        unit_visit(true);
         release_all();
         for (const Block& b : kept) add_pages(touched, b.p, b.usable);
         size_t over = 0;
@@ -323,5 +324,30 @@ TEST(Visit, OwnersWorkOn) {
 }
 TEST(Visit, OwnersOfRegionsThatGoAwayWorkOn) { owners_work_on(3000, ":thread_free_max=4k:reserve=4m"); }
 TEST(Visit, OwnersWithChecksAtTheCallWorkOn) { owners_work_on(2000, ":checks=full"); }
+
+// Regions are added and dropped while their slabs are looked at.
+TEST(Visit, RegionsComeAndGo) {
+    EXPECT_FINE(in_child([] {
+        setenv("WEIR_OPTIONS", "reserve=4m", 1);
+        unit_attach();
+        std::atomic<bool> over{false};
+        std::vector<std::thread> visitors;
+        for (int i = 0; i < 3; i++)
+            visitors.emplace_back([&] {
+                while (!over) unit_visit(true);
+            });
+        for (unsigned i = 0; i < unit_rounds(15000); i++) {
+            void* large[] = {unit_alloc(6 << 20), unit_alloc(9 << 20)};
+            std::vector<void*> small;
+            for (int j = 0; j < 80; j++) small.push_back(unit_alloc(1000));
+            for (void* p : large) unit_free(p);
+            for (void* p : small) unit_free(p);
+            unit_collect();
+        }
+        over = true;
+        for (std::thread& t : visitors) t.join();
+        expect_nothing_left();
+    }));
+}
 
 } // namespace
