@@ -78,11 +78,8 @@ static unsigned runnable(unsigned* which) {
 
 /* ---- The model: a tier of two slots, magazines of one object each, the heap as a count. */
 
-static struct {
-    struct tier tier;
-    struct slot slots[SHARDS * PER_SHARD];
-} room;
-static struct tier* const tier = &room.tier;
+static _Alignas(64) unsigned char tier_room[sizeof(struct tier) + SHARDS * PER_SHARD * sizeof(struct slot)];
+static struct tier* const tier = (struct tier*)(void*)tier_room;
 static struct magazine* shelf;
 static uint64_t epoch;
 /* Magazines have the place of one object behind them; their addresses are multiples of 64. */
@@ -252,7 +249,7 @@ static const struct scenario* scenario;
 
 static void prepare(void) {
     epoch = 0;
-    memset(&room, 0, sizeof room);
+    memset(tier_room, 0, sizeof tier_room);
     tier->shards = SHARDS;
     tier->per_shard = PER_SHARD;
     shelf = NULL;
@@ -329,9 +326,9 @@ static unsigned long states_count;
 
 static uint64_t state_now(void) {
     uint64_t hash = epoch;
-    const unsigned char* parts[] = {(const unsigned char*)&room, (const unsigned char*)magazine_room,
+    const unsigned char* parts[] = {tier_room, (const unsigned char*)magazine_room,
                                     (const unsigned char*)object};
-    const size_t sizes[] = {sizeof room, sizeof magazine_room, sizeof object};
+    const size_t sizes[] = {sizeof tier_room, sizeof magazine_room, sizeof object};
     for (unsigned k = 0; k < 3; k++)
         for (size_t i = 0; i < sizes[k]; i += 8) {
             uint64_t word;

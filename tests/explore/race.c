@@ -103,15 +103,13 @@ static void list_run(void) {
 
 /* ---- The pool's slots, with magazines of one object as at this size. */
 
-static struct {
-    struct tier tier;
-    struct slot slots[4];
-} room;
+static _Alignas(64) unsigned char tier_room[sizeof(struct tier) + 4 * sizeof(struct slot)];
+static struct tier* const tier = (struct tier*)(void*)tier_room;
 static _Alignas(64) unsigned char magazine_room[OBJECTS][64];
 
 static void* slots_get(void) {
     struct tier_place at = {0, OBJECTS, 0};
-    uintptr_t word = tier_take(&room.tier, &at);
+    uintptr_t word = tier_take(tier, &at);
     if (word == 0) return object_from_os();
     struct magazine* m = magazine_of(word);
     return m->objects[--m->count];
@@ -123,14 +121,14 @@ static void* slots_other(void* unused) {
 }
 
 static void slots_run(void) {
-    room.tier.shards = 2;
-    room.tier.per_shard = 2;
+    tier->shards = 2;
+    tier->per_shard = 2;
     for (unsigned i = 0; i < OBJECTS; i++) {
         struct magazine* m = (struct magazine*)(void*)magazine_room[i];
         m->capacity = m->count = 1;
         m->objects[0] = object_from_os();
         struct tier_place at = {0, i, 0};
-        if (!tier_put(&room.tier, &at, magazine_word(m))) _exit(98);
+        if (!tier_put(tier, &at, magazine_word(m))) _exit(98);
     }
     other_part = slots_other;
     is_first = true;

@@ -148,7 +148,7 @@ TEST(Arena, BlocksKeepTheirContentsWhileOthersArePurged) {
             {
                 Purger purger;
                 churn(random, model, unit_rounds(6000), 100, [] {});
-                for (unsigned i = 0; i < 10000 && purger.passes.load() < 4; i++) usleep(100);
+                for (unsigned i = 0; i < 60000 && purger.passes.load() < 4; i++) usleep(1000);
                 EXPECT_GT(purger.passes.load(), 3u);
             }
             EXPECT_TRUE(model.intact());
