@@ -38,7 +38,7 @@
  * then see its stores before. On aarch64 that would be an instruction more. */
 #ifdef WEIR_THREAD_SANITIZER
 #    define owner_publish(p, v) store_release((p), (v))
-#    define owner_decrement(p) (store_relaxed((p), load_relaxed(p) - 1), load_relaxed(p))
+#    define owner_decrement(p) owner_decrement_release(p)
 #    define owner_compare(p, v) (load_relaxed(p) == (v))
 #    define owner_peek(p) load_relaxed(p)
 #elif defined(__aarch64__)
@@ -62,7 +62,7 @@ enum { config_owner_publishes = 1 };
 #endif
 
 WEIR_INLINE uint32_t owner_decrement_release(uint32_t* p) {
-    uint32_t left = *p - 1;
+    uint32_t left = load_relaxed(p) - 1;
     __atomic_store_n(p, left, __ATOMIC_RELEASE);
     return left;
 }

@@ -34,6 +34,7 @@ class Purger {
     Purger()
         : thread([this] {
               while (!stop.load()) {
+                  unit_arena_publish();
                   passes += release_all() ? 1 : 0;
                   usleep(100);
               }

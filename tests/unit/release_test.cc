@@ -244,7 +244,8 @@ TEST(Release, ALittleThatComesBackToAProcessThatWorksLittleMakesWindowsLonger) {
 }
 
 // A heap that grows gives as much back of what it did not need, and no more.
-TEST(Release, GrowthReturnsNoMoreThanItTook) {
+// Absent: sanitizers let no helper be
+TEST_UNSANITIZED(Release, GrowthReturnsNoMoreThanItTook) {
     EXPECT_FINE(in_child([] {
         windows_are_endless(":release_floor=0");
         unit_attach();
@@ -615,7 +616,8 @@ TEST(Release, LargeBlocksAtRandomWithRefusals) { large_at_random("", true); }
 
 // What the kernel does not take, as of a process that is locked in memory, keeps no helper awake: it is tried
 // again with what is freed next.
-TEST(Release, NoHelperStaysForWhatIsRefused) {
+// Absent: sanitizers let no helper be
+TEST_UNSANITIZED(Release, NoHelperStaysForWhatIsRefused) {
     EXPECT_FINE(in_child([] {
         setenv("WEIR_OPTIONS", "release_delay=5:release_window=20:release_delay_max=20:release_floor=64k", 1);
         unit_attach();
