@@ -541,6 +541,7 @@ TEST_NATIVE(Medium, AHandlerForksAndTheChildGoesOn) {
         pthread_sigmask(SIG_SETMASK, &before, nullptr);
         Random random(11);
         Blocks blocks;
+        blocks.all.reserve(64); // libc's malloc, which its fork would wait for, has nothing to do
         auto once = [&] {
             if (blocks.all.size() < 40 && random.below(2) == 0)
                 blocks.alloc(SMALL_MAX + 1 + random.below(9000));
