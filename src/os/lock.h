@@ -83,7 +83,9 @@ WEIR_INLINE void os_lock_give(struct os_lock* lock) {
         return;
     }
     os_lock_rank_clear(lock);
-    __atomic_store_n(&lock->owner, NULL, __ATOMIC_SEQ_CST); /* release, and before the load of wanted */
+    /* Release, and before the load of wanted: an exchange, as emulators of aarch64 (qemu 7.2) let a load pass
+     * a store of this order. */
+    (void)__atomic_exchange_n(&lock->owner, NULL, __ATOMIC_SEQ_CST);
     if (weir_unlikely(__atomic_load_n(&lock->wanted, __ATOMIC_SEQ_CST) != 0)) os_lock_wake(lock);
 }
 
