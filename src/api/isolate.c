@@ -52,6 +52,7 @@ WEIR_EXPORT __attribute__((weak)) int prctl(int option, ...) {
     if (stop) {
         release_helper_stop();
         os_sandbox_announced();
+        store_relaxed(&os_sandbox_is_own, 1u);
     }
     long result = syscall(SYS_prctl, option, word[0], word[1], word[2], word[3]);
     if (stop) release_helper_allow();

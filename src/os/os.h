@@ -127,6 +127,9 @@ WEIR_FN void os_sandbox_announced(void);
 /* A thread of the program's own was made: threads are allowed. Cheap. */
 WEIR_FN void os_sandbox_thread_seen(void);
 WEIR_FN bool os_sandboxed(void);
+/* Whether the program itself asked for a filter, by prctl: from then on it may be killed for any call that it
+ * does not need, reading a clock among them. */
+WEIR_VAR_DECL uint32_t os_sandbox_is_own; /* Sync: relaxed */
 /* Run body(argument) in the helper, whose thread word is `thread_word`. False: it runs already, is not
  * allowed now (sandbox, privileged process, a process made by vfork or by a raw system call, sanitizer, a
  * library whose TLS is dynamic) or the kernel refuses. Safe in signal handlers. */

@@ -382,10 +382,10 @@ static uint64_t alone_window_ns(void) {
 
 /* A window ends where there is no helper. */
 static void alone_pass(void) {
-    if (release_look_hook != NULL) release_look_hook(false);
+    if (release_look_hook != NULL && load_relaxed(&os_sandbox_is_own) == 0) release_look_hook(false);
     if (!pass_start()) return;
     window_pass();
-    delays_adapt(alone_window_ns());
+    if (load_relaxed(&os_sandbox_is_own) == 0) delays_adapt(alone_window_ns());
     pass_end();
 }
 
@@ -446,7 +446,7 @@ static uint64_t returnable(void) {
 
 /* Without a helper for a while. */
 static void alone_start(void) {
-    store_relaxed(&window_end, os_clock_ns() + alone_window_ns());
+    if (load_relaxed(&os_sandbox_is_own) == 0) store_relaxed(&window_end, os_clock_ns() + alone_window_ns());
     store_relaxed(&alone_left, (uint32_t)RETRY_WINDOWS);
     store_relaxed(&release_state, (uint32_t)RELEASE_ALONE);
 }
@@ -546,9 +546,14 @@ static void alone_tick(void) {
     uint32_t calls = load_relaxed(&alone_calls) + 1;
     store_relaxed(&alone_calls, calls);
     if (calls % ALONE_CALLS != 0) return;
-    uint64_t now = os_clock_ns();
-    uint64_t end = load_relaxed(&window_end);
-    if (now < end || !cas_acq_rel(&window_end, &end, now + alone_window_ns())) return;
+    if (load_relaxed(&os_sandbox_is_own) !=
+        0) { /* whose filter may kill who looks at a clock: windows by calls */
+        if (calls % (ALONE_CALLS * ALONE_CALLS) != 0) return;
+    } else {
+        uint64_t now = os_clock_ns();
+        uint64_t end = load_relaxed(&window_end);
+        if (now < end || !cas_acq_rel(&window_end, &end, now + alone_window_ns())) return;
+    }
     if (free_bytes() + load_relaxed(&release_owed) != 0) alone_pass();
     uint32_t left = load_relaxed(&alone_left);
     store_relaxed(&alone_left, left - 1);

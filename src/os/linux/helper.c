@@ -106,6 +106,7 @@ WEIR_FN void os_sandbox_thread_seen(void) {
     if (load_relaxed(&sandbox_threads) == 0) store_relaxed(&sandbox_threads, 1u);
 }
 
+WEIR_VAR uint32_t os_sandbox_is_own;
 WEIR_FN bool os_sandbox_is_announced(void) { return load_relaxed(&sandbox_announcer) != 0; }
 
 WEIR_FN bool os_sandboxed(void) { return sandbox_found != 0 || os_sandbox_is_announced(); }
@@ -115,9 +116,10 @@ static bool helper_is_allowed(void) {
     if (!config_helper_possible || helper_process == 0 || getauxval(AT_SECURE) != 0) return false;
     if (helper_unforkable || load_relaxed(&status_is_lost) != 0) return false;
     if (__atomic_load_n(&helper_forbidden, __ATOMIC_SEQ_CST) != 0) return false;
-    if (os_process_id() != helper_process) return false;
     bool confined = sandbox_found != 0 || load_relaxed(&sandbox_announcer) == (uint32_t)helper_process;
-    return !confined || load_relaxed(&sandbox_threads) != 0;
+    if (confined && load_relaxed(&sandbox_threads) == 0)
+        return false; /* before any call: a filter may kill */
+    return os_process_id() == helper_process;
 }
 
 /* Distances from the thread pointer of what the helper's code touches by it. */
