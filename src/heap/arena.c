@@ -34,7 +34,7 @@ struct arena {
 static_assert(ARENA_CHUNKS == 64, "a word has a bit for each");
 
 static struct arena arenas[ARENA_COUNT_MAX];
-static uint32_t arena_count; /* set by arena_start */
+static uint32_t arena_count; /* set by arena_start, before which there is none; Sync: relaxed */
 
 static bool bit_is(const uint64_t* words, uint32_t i) { return (words[i / 64] >> (i % 64) & 1) != 0; }
 static void bit_put(uint64_t* words, uint32_t i) { words[i / 64] |= 1ull << (i % 64); }
@@ -276,19 +276,10 @@ static bool chunk_add(struct arena* a) {
     k->arena = a;
     k->index = index;
     chunk_forget(k);
-    for (unsigned i = 0; i < CHUNK_WORDS; i++) {
-        k->starts[i] = k->free[i] = 0;
-    }
+    for (unsigned i = 0; i < CHUNK_WORDS; i++) k->starts[i] = k->free[i] = 0;
     for (unsigned i = 0; i < CHUNK_GROUPS; i++) store_relaxed(&k->blocks[i], (uint16_t)0);
     s->free = k;
-    for (uint32_t i = 0; i < CHUNK_SLICES; i++) {
-        if (s[i].region != s->region)
-            s[i].region = s->region; /* others may be looking, from an earlier life */
-        if (i == 0) continue;
-        s[i].back = i;
-        store_relaxed(&s[i].owner, NULL);
-        store_release(&s[i].kind, (uint8_t)SLICE_SLAB_REST); /* publishes its pages to the release pass */
-    }
+    span_mark_rest(s);
     store_release(&s->kind, (uint8_t)SLICE_CHUNK); /* publishes the record to the census and the pass */
     for (uint32_t i = 0; i < CHUNK_SLICES; i++) hole_publish(s + i);
     bit_put(k->free, 0);
@@ -300,7 +291,8 @@ static bool chunk_add(struct arena* a) {
     return true;
 }
 
-/* Under the lock: an empty chunk is the arena's no more. Returns its span, for chunk_drop. */
+/* Under the lock: an empty chunk is the arena's no more. Returns its span, which is to be given
+ * back without the lock. */
 static struct slice* chunk_remove(struct chunk* k) {
     struct arena* a = k->arena;
     run_remove(k, 0);
@@ -308,12 +300,6 @@ static struct slice* chunk_remove(struct chunk* k) {
     a->made &= ~(1ull << k->index);
     a->empty &= ~(1ull << k->index);
     return k->slice;
-}
-
-/* Without the lock. */
-static void chunk_drop(struct slice* s) {
-    for (uint32_t i = 1; i < CHUNK_SLICES; i++) store_relaxed(&s[i].kind, (uint8_t)SLICE_NONE);
-    span_free(s);
 }
 
 /* No block starts at the unit. */
@@ -384,15 +370,16 @@ static void arena_lock(struct arena* a) {
 
 WEIR_FN void arena_start(void) {
     uint32_t cpus = os_cpu_count();
-    arena_count = cpus < ARENA_COUNT_MAX ? cpus : ARENA_COUNT_MAX;
-    for (unsigned i = 0; i < ARENA_COUNT_MAX; i++) arenas[i].lock = (struct os_lock){.rank = LOCK_ARENA};
+    uint32_t count = cpus < ARENA_COUNT_MAX ? cpus : ARENA_COUNT_MAX;
+    for (unsigned i = 0; i < count; i++) arenas[i].lock = (struct os_lock){.rank = LOCK_ARENA};
+    store_relaxed(&arena_count, count);
 }
 
 /* The arena that was used last; where another thread is in it just now, the next one from now on. */
 static struct arena* arena_enter(uint32_t* home) {
     struct arena* a = &arenas[*home];
     if (weir_unlikely(os_lock_is_mine(&a->lock) || !os_lock_try(&a->lock))) {
-        *home = (*home + 1) % arena_count;
+        *home = (*home + 1) % load_relaxed(&arena_count);
         a = &arenas[*home];
         os_lock_take(&a->lock);
     }
@@ -465,7 +452,7 @@ WEIR_FN bool arena_free(struct slice* s, void* p) {
             a->empty |= 1ull << k->index;
     }
     os_lock_give(&a->lock);
-    if (gone != NULL) chunk_drop(gone);
+    if (gone != NULL) span_free_paged(gone);
     return published || gone != NULL;
 }
 
@@ -485,7 +472,7 @@ WEIR_FN struct slice* arena_chunk(const void* p) {
 }
 
 WEIR_FN void arena_publish_all(void) {
-    for (uint32_t i = 0; i < arena_count; i++) {
+    for (uint32_t i = 0; i < load_relaxed(&arena_count); i++) {
         struct arena* a = &arenas[i];
         if (load_relaxed(&a->idle_count) == 0) continue;
         arena_lock(a);
@@ -495,7 +482,7 @@ WEIR_FN void arena_publish_all(void) {
 }
 
 WEIR_FN void arena_trim_all(void) {
-    for (uint32_t i = 0; i < arena_count; i++) {
+    for (uint32_t i = 0; i < load_relaxed(&arena_count); i++) {
         struct arena* a = &arenas[i];
         struct slice* gone[ARENA_CHUNKS];
         unsigned count = 0;
@@ -508,24 +495,24 @@ WEIR_FN void arena_trim_all(void) {
                 pages_publish(k);
         }
         os_lock_give(&a->lock);
-        while (count != 0) chunk_drop(gone[--count]);
+        while (count != 0) span_free_paged(gone[--count]);
     }
 }
 
 WEIR_FN uint64_t arena_used(unsigned m) {
     uint64_t used = 0;
-    for (unsigned i = 0; i < ARENA_COUNT_MAX; i++) used += load_relaxed(&arenas[i].used[m]);
+    for (unsigned i = 0; i < load_relaxed(&arena_count); i++) used += load_relaxed(&arenas[i].used[m]);
     return used;
 }
 
 WEIR_FN uint64_t arena_idle_bytes(void) {
     uint64_t idle = 0;
-    for (unsigned i = 0; i < ARENA_COUNT_MAX; i++) idle += load_relaxed(&arenas[i].idle_count);
+    for (unsigned i = 0; i < load_relaxed(&arena_count); i++) idle += load_relaxed(&arenas[i].idle_count);
     return idle << page_shift;
 }
 
 WEIR_FN bool arena_is_mine(void) {
-    for (unsigned i = 0; i < ARENA_COUNT_MAX; i++)
+    for (unsigned i = 0; i < load_relaxed(&arena_count); i++)
         if (os_lock_is_mine(&arenas[i].lock)) return true;
     return false;
 }
@@ -535,7 +522,7 @@ WEIR_FN void arena_lock_left(struct os_lock* lock) {
 }
 
 WEIR_FN void arena_fork_child(void) {
-    for (unsigned i = 0; i < ARENA_COUNT_MAX; i++) {
+    for (unsigned i = 0; i < load_relaxed(&arena_count); i++) {
         struct arena* a = &arenas[i];
         if (os_lock_is_mine(&a->lock)) {
             a->torn = true;
@@ -637,7 +624,7 @@ static bool arena_check_one(const struct arena* a) {
 
 WEIR_FN bool arena_check(void) {
     bool good = true;
-    for (unsigned i = 0; i < ARENA_COUNT_MAX; i++) {
+    for (unsigned i = 0; i < load_relaxed(&arena_count); i++) {
         arena_lock(&arenas[i]);
         good &= arena_check_one(&arenas[i]);
         os_lock_give(&arenas[i].lock);

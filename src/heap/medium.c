@@ -28,7 +28,7 @@ static void* medium_from_arena(struct heap* h, unsigned m, size_t align) {
 
 WEIR_FN void* medium_alloc(struct heap* h, unsigned c, size_t align) {
     unsigned m = c - SMALL_CLASSES;
-    void* kept = align <= GRANULE ? NULL : h->kept_medium[m].block; /* else it was looked at before */
+    const void* kept = h->kept_medium[m].block;
     if (kept != NULL && ((uintptr_t)kept & (align - 1)) == 0) return medium_unkeep(h, m);
     if (medium_is_dense(h, c)) return NULL;
     store_relaxed(&h->slow_calls, h->slow_calls + 1);

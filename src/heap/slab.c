@@ -32,13 +32,8 @@ WEIR_FN struct slice* slab_make(struct heap* h, unsigned c) {
     for (uint32_t i = 0; i < k->slices; i++) {
         for (unsigned p = 0; p < SLICE_PAGES_MAX; p++) pages[i].head[p] = pages[i].used[p] = 0;
         pages[i].cross = pages[i].listed = 0;
-        if (s[i].region != s->region)
-            s[i].region = s->region; /* others may be looking, from an earlier life */
-        if (i == 0) continue;
-        s[i].back = i;
-        store_relaxed(&s[i].owner, NULL);
-        store_release(&s[i].kind, (uint8_t)SLICE_SLAB_REST); /* publishes its pages to the release pass */
     }
+    span_mark_rest(s);
     pages->sorted = pages->charged = pages->taken = pages->ahead = 0;
     store_release(&s->kind, (uint8_t)SLICE_SLAB); /* publishes the record to the census and the pass */
     store_release(&s->owner, h->owner_word);      /* publishes the record to available_steal */
@@ -48,9 +43,8 @@ WEIR_FN struct slice* slab_make(struct heap* h, unsigned c) {
 }
 
 WEIR_FN void slab_release(struct slice* s) {
-    for (uint32_t i = 1; i < s->span_slices; i++) store_relaxed(&s[i].kind, (uint8_t)SLICE_NONE);
     store_relaxed(&s->owner, NULL);
-    span_free(s);
+    span_free_paged(s);
 }
 
 WEIR_VAR bool slab_forked;

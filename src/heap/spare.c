@@ -8,15 +8,10 @@
 #include "page/release.h"
 #include "page/span.h"
 
-static void spare_drop(struct slice* s) {
-    for (uint32_t i = 1; i < s->span_slices; i++) store_relaxed(&s[i].kind, (uint8_t)SLICE_NONE);
-    span_free(s);
-}
-
 /* A span that is no longer in its slot goes back to the page layer. */
 static void spare_leave(struct heap* h, struct slice* s) {
     h->spare_slices -= s->span_slices;
-    spare_drop(s);
+    span_free_paged(s);
 }
 
 /* All of the span's pages are holes from now on. First the kinds, then the holes: a kind says where they lie.
@@ -24,11 +19,7 @@ static void spare_leave(struct heap* h, struct slice* s) {
 static void spare_close(struct slice* s) {
     bool block = load_relaxed(&s->kind) == SLICE_LARGE;
     if (block) hole_from_block(s);
-    for (uint32_t i = 1; block && i < s->span_slices; i++) {
-        if (s[i].region != s->region) s[i].region = s->region; /* as in slab_make */
-        s[i].back = i;
-        store_release(&s[i].kind, (uint8_t)SLICE_SLAB_REST); /* publishes its pages to the release pass */
-    }
+    if (block) span_mark_rest(s);
     store_release(&s->kind, (uint8_t)SLICE_SPARE); /* publishes the record to the pass */
     for (uint32_t i = 0; i < s->span_slices; i++) {
         uint32_t mask = hole_all() & ~hole_of(load_relaxed(&slice_pages(s + i)->state));
@@ -44,7 +35,7 @@ WEIR_FN void spare_put(struct heap* h, struct slice* s) {
     /* The records of another region may go away with it; its spans are not kept. */
     if (s->span_slices > SPARE_SLICES_MAX || s->region != 0 || (s->flags & SLICE_MOVED) != 0) {
         if (load_relaxed(&s->kind) == SLICE_SLAB)
-            spare_drop(s);
+            span_free_paged(s);
         else
             span_free(s);
         return;

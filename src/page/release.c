@@ -380,13 +380,26 @@ static uint64_t alone_window_ns(void) {
     return load_relaxed(&release_totals.window_ns) / core_options.release_window * core_options.release_delay;
 }
 
+/* Where the program asked for a filter itself, only calls for memory are made: no clock is read, and no
+ * signals are blocked, which looking at other threads' heaps takes. */
+static bool alone_is_confined(void) { return load_relaxed(&os_sandbox_is_own) != 0; }
+
 /* A window ends where there is no helper. */
 static void alone_pass(void) {
-    if (release_look_hook != NULL && load_relaxed(&os_sandbox_is_own) == 0) release_look_hook(false);
+    bool confined = alone_is_confined();
+    if (release_look_hook != NULL && !confined) release_look_hook(false);
     if (!pass_start()) return;
     window_pass();
-    if (load_relaxed(&os_sandbox_is_own) == 0) delays_adapt(alone_window_ns());
+    if (!confined) delays_adapt(alone_window_ns());
     pass_end();
+}
+
+/* Whether a window ends with this slow call: by the clock, or every so many calls where there is none. */
+static bool alone_window_ended(uint32_t calls) {
+    if (alone_is_confined()) return calls % (ALONE_CALLS * ALONE_CALLS) == 0;
+    uint64_t now = os_clock_ns();
+    uint64_t end = load_relaxed(&window_end);
+    return now >= end && cas_acq_rel(&window_end, &end, now + alone_window_ns());
 }
 
 /* What threads hold for themselves becomes holes: all of it once the process is quiet, else at the end of a
@@ -446,7 +459,7 @@ static uint64_t returnable(void) {
 
 /* Without a helper for a while. */
 static void alone_start(void) {
-    if (load_relaxed(&os_sandbox_is_own) == 0) store_relaxed(&window_end, os_clock_ns() + alone_window_ns());
+    if (!alone_is_confined()) store_relaxed(&window_end, os_clock_ns() + alone_window_ns());
     store_relaxed(&alone_left, (uint32_t)RETRY_WINDOWS);
     store_relaxed(&release_state, (uint32_t)RELEASE_ALONE);
 }
@@ -545,15 +558,7 @@ static void alone_tick(void) {
     if (load_relaxed(&hole_pending) > load_relaxed(&alone_holes)) alone_bound();
     uint32_t calls = load_relaxed(&alone_calls) + 1;
     store_relaxed(&alone_calls, calls);
-    if (calls % ALONE_CALLS != 0) return;
-    if (load_relaxed(&os_sandbox_is_own) !=
-        0) { /* whose filter may kill who looks at a clock: windows by calls */
-        if (calls % (ALONE_CALLS * ALONE_CALLS) != 0) return;
-    } else {
-        uint64_t now = os_clock_ns();
-        uint64_t end = load_relaxed(&window_end);
-        if (now < end || !cas_acq_rel(&window_end, &end, now + alone_window_ns())) return;
-    }
+    if (calls % ALONE_CALLS != 0 || !alone_window_ended(calls)) return;
     if (free_bytes() + load_relaxed(&release_owed) != 0) alone_pass();
     uint32_t left = load_relaxed(&alone_left);
     store_relaxed(&alone_left, left - 1);

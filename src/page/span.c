@@ -544,6 +544,21 @@ WEIR_FN void span_free(struct slice* s) {
     os_lock_give(&page_lock);
 }
 
+WEIR_FN void span_mark_rest(struct slice* s) {
+    for (uint32_t i = 1; i < s->span_slices; i++) {
+        if (s[i].region != s->region)
+            s[i].region = s->region; /* others may be looking, from an earlier life */
+        s[i].back = i;
+        store_relaxed(&s[i].owner, NULL);
+        store_release(&s[i].kind, (uint8_t)SLICE_SLAB_REST); /* publishes its pages to the release pass */
+    }
+}
+
+WEIR_FN void span_free_paged(struct slice* s) {
+    for (uint32_t i = 1; i < s->span_slices; i++) store_relaxed(&s[i].kind, (uint8_t)SLICE_NONE);
+    span_free(s);
+}
+
 static void span_shrink(struct slice* s, uint32_t slices) {
     uint32_t left = s->span_slices - slices;
     struct slice* rest = s + slices;

@@ -36,6 +36,11 @@ WEIR_FN struct slice* span_alloc(size_t slices, size_t align_slices, bool* zeroe
 /* The same for a slab: all pages of its slices are holes. `resident`: of memory that is resident if there is
  * such; otherwise of what is not, as far as it goes. */
 WEIR_FN struct slice* span_alloc_slab(size_t slices, bool resident);
+/* Each further slice of such a span says from now on where the span starts, and of its own pages which are
+ * holes. Then the first slice gets a kind that is so (slice_kind_is_paged, or SPARE). */
+WEIR_FN void span_mark_rest(struct slice* s);
+/* Give such a span back. */
+WEIR_FN void span_free_paged(struct slice* s);
 /* Give a span back. Purges the largest dirty spans when more than release_dirty_max() is dirty. */
 WEIR_FN void span_free(struct slice* s);
 /* Grow or shrink in place; false: the neighbour is in use, the span is as it was. */
