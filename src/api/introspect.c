@@ -121,7 +121,7 @@ WEIR_EXPORT int malloc_info(int options, FILE* stream) {
 WEIR_EXPORT int malloc_trim(size_t pad) {
     pool_gc();
     heap_collect();
-    heaps_visit(true);
+    heaps_visit_asked();
     if (pad != 0 && load_relaxed(&span_totals.dirty) + load_relaxed(&hole_pending) <= pad) return 0;
     return release_all() ? 1 : 0;
 }

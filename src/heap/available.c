@@ -76,13 +76,14 @@ WEIR_FN void available_sweep(struct heap* h, bool sort, const char* call) {
         struct slice* next;
         for (struct slice* s = h->available[c]; s != NULL; s = next) {
             next = s->next;
+            if (next != NULL) __builtin_prefetch(slice_pages(next));
             slab_settle(s);
             slab_collect(s, call);
             if (slab_used(s) == 0) {
                 unlist(h, s);
                 exposure_lose(h, s);
                 spare_put(h, s);
-            } else if (sort) {
+            } else if (sort && slab_unsorted(s) != 0 && slab_unsorted(s) >= slab_frees_to_hole(s)) {
                 exposure_clear(h, s);
                 slab_sort(s, call);
                 exposure_arm(h, s, slab_used(s));
@@ -123,16 +124,21 @@ WEIR_FN void available_steal(struct slice* s) {
     os_lock_give(&h->lock);
 }
 
-/* Whether so many blocks wait to be sorted that a page may be free. */
+/* Whether so many blocks wait to be sorted that a page may be free, or all of them. */
 static bool is_worth_a_visit(const struct slice* s) {
     const struct slice_pages* r = slice_pages(s);
     uint64_t counts = load_relaxed(&s->counts);
+    if (counts_until(counts) == 0) return false; /* its owner is looking at it */
     uint32_t waiting = remote_count(load_relaxed(&s->remote));
-    if (config_owner_publishes) waiting += counts_built(counts) + r->ahead - counts_used(counts) - r->sorted;
-    return counts_until(counts) != 0 && waiting != 0 && waiting >= slab_frees_to_hole(s);
+    uint32_t ahead = load_relaxed(&r->ahead);
+    if (waiting + ahead >= counts_used(counts)) return true;
+    if (config_owner_publishes)
+        waiting += counts_built(counts) + ahead - counts_used(counts) - load_relaxed(&r->sorted);
+    return waiting != 0 && waiting >= slab_frees_to_hole(s);
 }
 
 WEIR_FN void available_visit(struct heap* h, struct slice* s) {
+    if (!is_worth_a_visit(s)) return; /* a first look without the lock: what it says may be old */
     os_lock_take(&h->lock);
     if (is_listed_by(h, s) && !release_if_empty(h, s) && is_worth_a_visit(s)) {
         /* Before any change: the child of a fork may find the slab half sorted. */

@@ -35,6 +35,7 @@ WEIR_FN struct slice* slab_make(struct heap* h, unsigned c) {
     }
     span_mark_rest(s);
     pages->sorted = pages->charged = pages->taken = pages->ahead = 0;
+    pages->least = k->slices == 1 && k->bytes <= 1u << page_shift ? UINT8_MAX : 0; /* all are holes */
     store_release(&s->kind, (uint8_t)SLICE_SLAB); /* publishes the record to the census and the pass */
     store_release(&s->owner, h->owner_word);      /* publishes the record to available_steal */
     if (!spare)                                   /* whose pages were holes already */

@@ -86,6 +86,11 @@ static void list_set(const struct view* v, uint32_t page, const block_t* first) 
     r->listed |= (uint16_t)(1u << i);
 }
 
+/* Atomic: visitors look at the count before they take a lock. */
+static void sorted_add(const struct view* v, int32_t count) {
+    store_relaxed(&v->pages->sorted, (uint16_t)(v->pages->sorted + count));
+}
+
 /* The block is, or is no longer, one that keeps the pages it crosses into. */
 static void block_cross(const struct view* v, uint32_t block, uint32_t home, bool in_use) {
     uint32_t end = block_end(v, block);
@@ -154,13 +159,52 @@ static bool page_is_whole(const struct view* v, uint32_t page) {
     if (v->visited) return false;
     list_set(v, page, NULL);
     record_of(v, page)->used[index_of(v, page)] = (uint16_t)built;
-    v->pages->sorted -= (uint16_t)(built < v->pages->sorted ? built : v->pages->sorted);
+    sorted_add(v, -(int32_t)(built < v->pages->sorted ? built : v->pages->sorted));
     slab_counts_move(s, (int32_t)built, 0);
     if (n > built)
         core_report("double-free", REPORT_FREED, first, "free");
     else
         core_report("corrupt-list", REPORT_WRITTEN, first, "free");
     return false;
+}
+
+/* `least` counts in as many blocks as a page has of 4 KiB pages. */
+static uint32_t least_shift(void) { return page_shift - 12; }
+
+/* Frees after which one of pages [from, to], which lie in one slice, may be without blocks; more than there
+ * are blocks: they are holes. */
+static uint32_t least_of(const struct view* v, uint32_t from, uint32_t to) {
+    const struct slice_pages* r = record_of(v, from);
+    uint32_t left = mask_of(v, from >> v->slice_shift, from, to) & ~hole_of(load_relaxed(&r->state));
+    uint32_t least = UINT32_MAX;
+    for (; left != 0; left &= left - 1) {
+        unsigned i = bit_low(left);
+        uint32_t used = r->used[i] + (r->cross >> i & 1u);
+        if (used < least) least = used;
+    }
+    return least;
+}
+static void least_set(const struct view* v, uint32_t frees) {
+    uint32_t least = frees >> least_shift();
+    store_relaxed(&v->pages->least, (uint8_t)(least < UINT8_MAX ? least : UINT8_MAX));
+}
+/* Of a block that fills a page, or a slab of several slices, each free may do: there is nothing to count. */
+static bool least_is_counted(const struct view* v) {
+    return v->class->slices == 1 && v->class->bytes <= 1u << page_shift;
+}
+static void least_recount(const struct view* v) {
+    if (least_is_counted(v)) least_set(v, least_of(v, 0, page_count(v) - 1));
+}
+/* Pages [from, to] are no holes any more. */
+static void least_build(const struct view* v, uint32_t from, uint32_t to) {
+    if (!least_is_counted(v)) return;
+    uint32_t least = least_of(v, from, to);
+    if (least >> least_shift() < v->pages->least) least_set(v, least);
+}
+
+WEIR_FN uint32_t slab_frees_to_hole(const struct slice* s) {
+    uint32_t least = (uint32_t)load_relaxed(&slice_pages(s)->least) << least_shift();
+    return least == 0 ? 1 : least;
 }
 
 /* Make holes of the pages in [from, to] that no block touches. */
@@ -191,7 +235,7 @@ static void pages_detach(const struct view* v, uint32_t from, uint32_t to) {
         some = true;
     }
     if (!some) return;
-    v->pages->sorted -= (uint16_t)lost;
+    sorted_add(v, -(int32_t)lost);
     slab_counts_move(s, 0, -(int32_t)lost);
     struct heap* h = owner_heap(load_relaxed(&s->owner));
     if (h != NULL) sub_relaxed(&h->slab_bytes, (uint64_t)lost * v->class->bytes);
@@ -258,7 +302,7 @@ static uint32_t list_sort(const struct view* v, struct sorting* l, const block_t
         p = next;
     }
     l->left = p;
-    v->pages->sorted += (uint16_t)done;
+    sorted_add(v, (int32_t)done);
     return done;
 }
 
@@ -273,6 +317,7 @@ WEIR_FN bool slab_sort(struct slice* s, const char* call) {
     /* What is left of the list is lost, and counts as in use. */
     if (done != count) slab_count(s, s->built - v.pages->sorted, s->until, s->built);
     if (done != 0) pages_detach(&v, l.from, l.to);
+    least_recount(&v);
     if (!good) sort_report(s, l.left, l.last, call);
     return good;
 }
@@ -341,6 +386,7 @@ WEIR_FN void slab_sort_as_visitor(struct slice* s) {
     visitor_takes_own(&v, &l);
     visitor_takes_remote(&v, &l);
     if (l.from <= l.to) pages_detach(&v, l.from, l.to);
+    least_recount(&v);
 }
 
 WEIR_FN void slab_settle_visited(struct slice* s) {
@@ -361,20 +407,6 @@ WEIR_FN void slab_settle_visited(struct slice* s) {
     slab_recount_used(s, used > ahead ? used - ahead : 0);
 }
 
-WEIR_FN uint32_t slab_frees_to_hole(const struct slice* s) {
-    const struct size_class* k = slab_class(s);
-    if (k->slices != 1 || k->bytes > 1u << page_shift) return 1;
-    const struct slice_pages* r = slice_pages(s);
-    uint32_t holes = hole_of(load_relaxed(&r->state));
-    uint32_t cross = r->cross;
-    uint32_t least = UINT32_MAX;
-    for (uint32_t i = 0; i < slice_page_count(); i++) {
-        uint32_t used = r->used[i] + (cross >> i & 1);
-        if ((holes >> i & 1) == 0 && used < least) least = used;
-    }
-    return least == 0 ? 1 : least;
-}
-
 WEIR_FN block_t* slab_take_sorted(struct slice* s, uint32_t* count) {
     struct view v = view_of(s);
     *count = 0;
@@ -392,11 +424,12 @@ WEIR_FN block_t* slab_take_sorted(struct slice* s, uint32_t* count) {
     uint32_t n = page_built(&v, page) - r->used[best];
     list_set(&v, page, NULL);
     v.pages[slice].used[best] += (uint16_t)n;
-    v.pages->sorted -= (uint16_t)n;
+    sorted_add(&v, -(int32_t)n);
     /* The last block at home may cross into the next pages; if it was in use, it does so already. */
     uint32_t end = page_first(&v, page + 1);
     uint32_t block = (end < v.class->capacity ? end : v.class->capacity) - 1;
     if (!block_has_hole(&v, block)) block_cross(&v, block, page, true);
+    least_recount(&v);
     *count = n;
     return first;
 }
@@ -481,6 +514,7 @@ WEIR_FN block_t* slab_build(struct slice* s, bool clean, uint32_t* count) {
     *count = 0;
     if (!build_take(&v, clean, &from, &to)) return NULL;
     *count = build_blocks(&v, from, to, &first);
+    least_build(&v, from, to);
     slab_set_built(s, s->built + *count);
     return first;
 }
@@ -518,6 +552,7 @@ WEIR_FN void slab_forget_all(struct slice* s) {
     }
     for (uint32_t block = 0; block < v.class->capacity; block++)
         if (!block_has_hole(&v, block)) block_cross(&v, block, block_home(&v, block), true);
+    least_recount(&v);
     v.pages->sorted = v.pages->charged = v.pages->taken = v.pages->ahead = 0;
     s->free = NULL;
     slab_count(s, built, built, built);

@@ -31,7 +31,7 @@ static void registry_look(void) {
 static void slab_visit(struct slice* s, bool all) {
     if (load_acquire(&s->kind) != SLICE_SLAB || load_relaxed(&s->listed) == 0) return;
     struct heap* h = owner_heap(load_relaxed(&s->owner));
-    if (h != NULL && (all || load_relaxed(&h->visit_idle))) available_visit(h, s);
+    if (h != NULL && h != heap_self() && (all || load_relaxed(&h->visit_idle))) available_visit(h, s);
 }
 
 /* Slabs are found by their records: lists would have to be locked for as long as a visit takes. False: there
@@ -60,4 +60,14 @@ WEIR_FN void heaps_visit(bool all) {
     if (!all) registry_look();
     for (uint32_t row = 0; region_visit(row, all);) row++;
     if (blocked) os_signals_restore(signals);
+}
+
+WEIR_FN void heaps_visit_asked(void) {
+    enum { pause_ns = 1000000 };
+    static uint64_t visited_ns;                        /* Sync: relaxed: when such a visit last ended */
+    if (load_relaxed(&os_sandbox_is_own) != 0) return; /* whose filter may kill who blocks signals */
+    uint64_t ago = os_clock_ns() - load_relaxed(&visited_ns);
+    if (load_relaxed(&release_state) != RELEASE_OFF && ago < pause_ns) return;
+    heaps_visit(true);
+    store_relaxed(&visited_ns, os_clock_ns());
 }

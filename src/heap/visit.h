@@ -14,6 +14,9 @@
 
 /* Visit the heaps that needed no list since the last visit; `all`: all of them. With no lock held. */
 WEIR_FN void heaps_visit(bool all);
+/* Visit all heaps for a program that asked for it, and may ask again and again: there is a millisecond at
+ * least between two such visits. What is freed meanwhile the next one finds, or the helper. */
+WEIR_FN void heaps_visit_asked(void);
 /* So many bytes were given to slabs of others. `h`: the giver's heap, maybe heap_empty. */
 WEIR_FN void visit_owed(struct heap* h, size_t bytes);
 

@@ -103,17 +103,18 @@ enum { SLICE_PAGES_MAX = 16 };
  * rest to the owner of the slab; while it is `listed`, under the owner's lock. */
 struct slice_pages {
     uint64_t state;
-    struct slice_pages* mark_next;
-    uint16_t head[SLICE_PAGES_MAX]; /* slab: first free block that starts on the page, in granules + 1 */
-    uint16_t used[SLICE_PAGES_MAX]; /* slab: blocks that start on the page, are built and not on its list */
-    uint16_t cross;                 /* slab: bit p: the block that reaches into page p from before is such */
-    uint16_t listed;                /* slab: bit p: head[p] != 0 */
-    uint16_t sorted;                /* slab, first slice: blocks on the pages' lists */
+    uint16_t sorted;  /* slab, first slice: blocks on the pages' lists */
     uint16_t charged; /* slab, first slice: blocks on `free` that its heap has counted as exposed */
-    uint16_t row;     /* region, once marked */
-    uint8_t marked;   /* on the list of marked slices */
     uint16_t taken;   /* slab, first slice: the block on `free`, in granules + 1, where a visitor took over */
     uint16_t ahead;   /* slab, first slice: blocks that `until` counts, though a visitor has sorted them */
+    uint16_t cross;   /* slab: bit p: the block that reaches into page p from before is such */
+    uint16_t listed;  /* slab: bit p: head[p] != 0 */
+    uint16_t row;     /* region, once marked */
+    uint8_t marked;   /* on the list of marked slices */
+    uint8_t least;    /* slab, first slice: see slab_frees_to_hole */
+    uint16_t head[SLICE_PAGES_MAX]; /* slab: first free block that starts on the page, in granules + 1 */
+    uint16_t used[SLICE_PAGES_MAX]; /* slab: blocks that start on the page, are built and not on its list */
+    struct slice_pages* mark_next;
 };
 static_assert(sizeof(struct slice_pages) == 96, "a slice's share of metadata is 160 bytes in 65536");
 

@@ -29,6 +29,7 @@ struct heap* unit_attach(void) { return heap_attach(); }
 void unit_detach(void) { heap_detach("thread exit"); }
 void unit_collect(void) { heap_collect(); }
 void unit_visit(bool all) { heaps_visit(all); }
+void unit_visit_asked(void) { heaps_visit_asked(); }
 struct heap* unit_self(void) { return heap_self() == &heap_empty ? NULL : heap_self(); }
 void unit_fork_prepare(void) { heap_fork_prepare(); }
 void unit_fork_parent(void) { heap_fork_parent(); }
@@ -177,6 +178,8 @@ static const char* pages_wrong(const struct slice* s, unsigned char* seen) {
         const struct slice_pages* r = &pages[g / per_slice];
         if (r->used[g % per_slice] != used[g]) return "a page's count of blocks in use is wrong";
         if ((r->cross >> g % per_slice & 1) != cross[g]) return "a page's crossing bit is wrong";
+        uint32_t frees = used[g] + cross[g] == 0 ? 1 : used[g] + cross[g];
+        if (!is_hole(s, g) && slab_frees_to_hole(s) > frees) return "a page is free after fewer frees";
     }
     return NULL;
 }

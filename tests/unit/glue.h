@@ -25,6 +25,7 @@ struct heap* unit_attach(void);
 void unit_detach(void);
 void unit_collect(void);
 void unit_visit(bool all);
+void unit_visit_asked(void);
 /* The calling thread's heap; NULL: it has none. */
 struct heap* unit_self(void);
 void unit_fork_prepare(void);

@@ -130,6 +130,44 @@ TEST_UNEMULATED(Visit, FindsWhatTheOwnerCountsAsInUse) {
 TEST_UNEMULATED(Visit, FindsItWithReleaseOff) { owner_sleeps_in_all_ways(64, ":release=off"); }
 TEST_UNEMULATED(Visit, FindsItWithChecksAtTheCall) { owner_sleeps_in_all_ways(1000, ":checks=full"); }
 
+uint64_t now_ns() {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return uint64_t{1000000000} * static_cast<uint64_t>(t.tv_sec) + static_cast<uint64_t>(t.tv_nsec);
+}
+
+// Whether a visit that is asked for takes place: it answers for all that is owed. `late`: a millisecond had
+// passed since the one before.
+bool visit_takes_place(uint64_t before, bool* late) {
+    store_relaxed(&release_owed, uint64_t{1});
+    unit_visit_asked();
+    *late = now_ns() - before >= 1000000;
+    return load_relaxed(&release_owed) == 0;
+}
+
+TEST(Visit, ProgramsThatAskAgainAndAgainHaveOneAMillisecond) {
+    EXPECT_FINE(in_child([] {
+        windows_are_endless();
+        unit_attach();
+        bool late = false;
+        for (unsigned i = 0; i < 100; i++) {
+            uint64_t before = now_ns();
+            unit_visit_asked();
+            bool took_place = visit_takes_place(before, &late);
+            EXPECT_TRUE(late || !took_place) << "a visit before its time";
+            usleep(1100);
+            EXPECT_TRUE(visit_takes_place(before, &late)) << "no visit, though its time had come";
+            usleep(1100);
+        }
+    }));
+    EXPECT_FINE(in_child([] {
+        windows_are_endless(":release=off");
+        unit_attach();
+        bool late = false;
+        for (unsigned i = 0; i < 10; i++) EXPECT_TRUE(visit_takes_place(now_ns(), &late));
+    }));
+}
+
 // Others free all but a block in each page; then it is the owner's frees that make pages free, one each: as
 // few as it would never have looked at before the visit.
 TEST_UNEMULATED(Visit, WhatTheOwnerFreesAfterwardsIsSeen) {
