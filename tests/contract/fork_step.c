@@ -1,4 +1,4 @@
-/* fork_step.c: a signal handler forks at each instruction of one call of malloc, free or realloc.
+/* fork_step.c: a signal handler forks at each instruction of one call of malloc, free, realloc or a pool.
  *
  * Who may call it: tests/contract/run.py. It starts itself once per state of the heap, traced, and
  * single-steps the call that comes then; at each instruction of the library, the first times that the state's
@@ -7,6 +7,8 @@
  * other one never returns: it allocates and frees in the handler, and ends. Both look at the content of every
  * block that the call does not have in hand, and every list of free blocks is walked. Instructions at which
  * signals are blocked have no handler. Not for glibc's malloc, which promises nothing to a handler.
+ *
+ * Of pools, whose calls a handler may not make, the child that returns has each object once and the figures.
  *
  * Covered: see `states`. Not covered: what needs a helper thread or a second thread at work, and the first
  * call of a thread.
@@ -21,9 +23,19 @@
 #include <sys/ptrace.h>
 #include <ucontext.h>
 
-#include "../../include/weir/weir.h"
+#include "weir/weir.h"
+#pragma weak weir_pool_create
+#pragma weak weir_pool_destroy
+#pragma weak weir_pool_alloc
+#pragma weak weir_pool_free
+#pragma weak weir_pool_flush
+#pragma weak weir_pool_limit
+#pragma weak weir_pool_stats_get
+#pragma weak weir_pool_alloc_slow
+#pragma weak weir_pool_free_slow
+#include "weir/pool.h"
 
-enum { SLOTS = 2000, ROUNDS = 200, MINE = 96, FORKS_AT_LEAST = 300 };
+enum { SLOTS = 2000, ROUNDS = 200, MINE = 96, FORKS_AT_LEAST = 250 };
 enum { SIGNAL_FORK = SIGUSR1, SIGNAL_STEP = SIGUSR2, SIGNAL_DONE = SIGWINCH };
 
 static struct slot {
@@ -38,8 +50,13 @@ static int in_hand = -1;               /* slot that the call frees or resizes; i
 static unsigned long forks;
 static uintptr_t library;     /* where its code begins */
 static uint8_t seen[1 << 18]; /* forks by the instruction's place, in this state */
+static uintptr_t program;
+static uint8_t seen_in_program[1 << 16];
+
+static struct weir_pool* pool; /* that the state's objects in `slots` come from; NULL: they are malloc's */
 
 struct figures {
+    uint64_t pool_used, pool_allocated;
     uint64_t live_blocks, live_bytes, cached_bytes, heaps_live;
 };
 static struct figures* expected; /* shared with the children */
@@ -65,7 +82,10 @@ static int slot_holds(int i) {
 }
 static void slot_new(int i, size_t bytes) { slot_set(i, malloc(bytes), bytes); }
 static void slot_free(int i) {
-    free(slots[i].p);
+    if (pool != NULL)
+        weir_pool_free(pool, slots[i].p);
+    else
+        free(slots[i].p);
     slots[i].p = NULL;
 }
 static void range_new(int from, int to, size_t bytes) {
@@ -124,7 +144,29 @@ static struct figures figures_now(void) {
     struct weir_stats stats = {.struct_size = sizeof stats};
     if (get == NULL) *(void**)&get = dlsym(RTLD_DEFAULT, "weir_stats_get");
     if (get != NULL) get(&stats);
-    return (struct figures){stats.live_blocks, stats.live_bytes, stats.cached_bytes, stats.heaps_live};
+    struct weir_pool_stats of_pool = {.struct_size = sizeof of_pool};
+    if (pool != NULL) EXPECT_EQ(weir_pool_stats_get(pool, &of_pool), 0);
+    EXPECT_EQ(of_pool.allocated, of_pool.used + of_pool.cached);
+    return (struct figures){of_pool.used,     of_pool.allocated,  stats.live_blocks,
+                            stats.live_bytes, stats.cached_bytes, stats.heaps_live};
+}
+
+/* A child that has finished a pool's call: none of the objects that it gets is out, nor one of the others. */
+static void use_pool(void) {
+    enum { objects = 300 };
+    static unsigned char* got[objects];
+    for (int i = 0; i < objects; i++) {
+        got[i] = weir_pool_alloc(pool);
+        EXPECT(got[i] != NULL);
+        if (got[i] != NULL) memset(got[i], tag_of(i), 32);
+    }
+    all_hold();
+    for (int i = 0; i < objects; i++) {
+        if (got[i] == NULL) continue;
+        EXPECT_EQ(got[i][0], tag_of(i));
+        EXPECT_EQ(got[i][31], tag_of(i));
+        weir_pool_free(pool, got[i]);
+    }
 }
 
 /* A child that has finished the call. */
@@ -132,11 +174,15 @@ static void child_end(int is_first) {
     all_hold();
     use_heap();
     all_hold();
+    if (pool != NULL) use_pool();
     for (int i = 0; i < SLOTS; i++)
         if (slots[i].p != NULL) slot_free(i);
     malloc_trim(0);
     struct figures now = figures_now();
     if (is_first) *expected = now;
+    EXPECT_EQ(now.pool_used, 0);
+    EXPECT_EQ(now.pool_allocated, expected->pool_allocated);
+    if (pool != NULL) EXPECT_EQ(weir_pool_destroy(pool), 0);
     if (blocks_are_mine) {
         EXPECT_EQ(now.live_blocks, expected->live_blocks);
         EXPECT_EQ(now.live_bytes, expected->live_bytes);
@@ -165,11 +211,13 @@ static void child_wait(pid_t pid, const char* kind, uintptr_t pc) {
     _exit(1); /* the checks of the children that come would be taken for failed, too */
 }
 
-/* Whether to fork here: in the library, and not over and over. */
+/* Whether to fork here: in the library or what pools have inlined into the program, and not over and over. */
 static bool is_new(uintptr_t pc) {
-    enum { times = 2 };
+    const uint8_t times = pool != NULL ? 1 : 2;
     size_t offset = pc - library;
-    return inside && offset < sizeof seen && seen[offset]++ < times;
+    if (offset < sizeof seen) return inside && seen[offset]++ < times;
+    offset = pc - program;
+    return inside && pool != NULL && offset < sizeof seen_in_program && seen_in_program[offset]++ < times;
 }
 
 static void on_fork(int unused, siginfo_t* unused_info, void* context) {
@@ -199,7 +247,44 @@ static void on_fork(int unused, siginfo_t* unused_info, void* context) {
     errno = saved_errno;
 }
 
-enum op { OP_MALLOC, OP_CALLOC, OP_FREE, OP_REALLOC, OP_ALIGNED, OP_TRIM };
+enum op {
+    OP_MALLOC,
+    OP_CALLOC,
+    OP_FREE,
+    OP_REALLOC,
+    OP_ALIGNED,
+    OP_TRIM,
+    OP_POOL_ALLOC, /* by the functions */
+    OP_POOL_FREE,
+    OP_POOL_FLUSH,
+    OP_WORDS_ALLOC, /* by the macros */
+    OP_WORDS_FREE,
+};
+enum { OBJECT_BYTES = 3000 };
+WEIR_POOL_DECLARE(declared, OBJECT_BYTES, 0, 0);
+
+static bool op_gives(enum op op) {
+    return op != OP_FREE && op != OP_TRIM && op != OP_POOL_FREE && op != OP_POOL_FLUSH && op != OP_WORDS_FREE;
+}
+static void pool_call(enum op op, void** p) {
+    switch (op) {
+    case OP_POOL_ALLOC:
+        *p = weir_pool_alloc(pool);
+        break;
+    case OP_POOL_FREE:
+        weir_pool_free(pool, *p);
+        break;
+    case OP_POOL_FLUSH:
+        weir_pool_flush(pool);
+        break;
+    case OP_WORDS_ALLOC:
+        *p = WEIR_POOL_ALLOC(declared);
+        break;
+    default:
+        WEIR_POOL_FREE(declared, *p);
+        break;
+    }
+}
 
 static void call(enum op op, int i, size_t bytes) {
     void* p = slots[i].p;
@@ -224,20 +309,21 @@ static void call(enum op op, int i, size_t bytes) {
     case OP_TRIM:
         malloc_trim(0);
         break;
+    default:
+        pool_call(op, &p);
+        break;
     }
     inside = 0;
     if (op == OP_CALLOC) EXPECT(contract_is_zero(p, bytes));
     if (op == OP_REALLOC) EXPECT(p != NULL && ((unsigned char*)p)[kept < 32 ? kept - 1 : 31] == tag_of(i));
-    if (op == OP_FREE)
-        slots[i].p = NULL;
-    else if (op != OP_TRIM)
-        slot_set(i, p, bytes);
+    if (op == OP_FREE || op == OP_POOL_FREE || op == OP_WORDS_FREE) slots[i].p = NULL;
+    if (op_gives(op)) slot_set(i, p, bytes);
     in_hand = -1;
 }
 
 /* The call, single-stepped. */
 static void stepped(enum op op, int i, size_t bytes) {
-    in_hand = op == OP_TRIM ? -1 : i;
+    in_hand = op == OP_TRIM || op == OP_POOL_FLUSH ? -1 : i;
     pid_t first = fork();
     if (first == 0) {
         call(op, i, bytes);
@@ -381,6 +467,52 @@ static void full(void) {
     stepped(OP_FREE, 19, 0);
 }
 
+static void objects_new(int from, int to) {
+    for (int i = from; i < to; i++) slot_set(i, weir_pool_alloc(pool), OBJECT_BYTES);
+}
+/* The first calls of a thread and of a pool, magazines from the heap, those that turn, that go to the tier
+ * and come from there; a flush that finds some everywhere. */
+static void pool_functions(void) {
+    pool = weir_pool_create("functions", OBJECT_BYTES, 0, 0);
+    used_bytes[used_count++] = 100; /* for what else the children do */
+    stepped(OP_POOL_ALLOC, 0, OBJECT_BYTES);
+    objects_new(1, 500);
+    stepped(OP_POOL_ALLOC, 500, OBJECT_BYTES);
+    for (int i = 0; i < 490; i++) {
+        if (i > 360 && i < 420)
+            stepped(OP_POOL_FREE, i, 0);
+        else
+            slot_free(i);
+    }
+    stepped(OP_POOL_FLUSH, 0, 0);
+    stepped(OP_POOL_ALLOC, 0, OBJECT_BYTES);
+    range_free(490, 500);
+    objects_new(1, 60);
+    for (int i = 60; i < 64; i++) stepped(OP_POOL_ALLOC, i, OBJECT_BYTES);
+}
+/* First by functions, then by the macros: what is cached moves into the words. */
+static void pool_words(void) {
+    pool = WEIR_POOL(declared);
+    objects_new(0, 100);
+    range_free(0, 40);
+    stepped(OP_WORDS_ALLOC, 0, OBJECT_BYTES);
+    stepped(OP_POOL_FREE, 50, 0);
+    for (int i = 51; i < 90; i++) stepped(OP_WORDS_FREE, i, 0);
+    for (int i = 1; i < 40; i++) stepped(OP_WORDS_ALLOC, i, OBJECT_BYTES);
+}
+static void pool_limited(void) {
+    pool = weir_pool_create("limited", OBJECT_BYTES, 0, 0);
+    EXPECT_EQ(weir_pool_limit(pool, 1000), 0);
+    objects_new(0, 50);
+    for (int i = 50; i < 150; i++) {
+        if (i % 16 == 0)
+            stepped(OP_POOL_ALLOC, i, OBJECT_BYTES);
+        else
+            objects_new(i, i + 1);
+    }
+    stepped(OP_POOL_FREE, 0, 0);
+}
+
 #define WALKED "check_first=1000000:check_every=1"
 static const struct state {
     const char* name;
@@ -396,6 +528,9 @@ static const struct state {
     {"nudged", WALKED ":release=off", nudged},
     {"sorted", WALKED ":thread_free_max=0", nudged},
     {"full", "checks=full:release=off", full},
+    {"pool by its functions", WALKED ":release=off", pool_functions},
+    {"pool by its macros", WALKED ":release=off", pool_words},
+    {"limited pool", WALKED ":release=off", pool_limited},
 };
 enum { STATES = sizeof states / sizeof *states };
 
@@ -408,6 +543,8 @@ static void state_main(const struct state* state) {
     Dl_info info = {0};
     EXPECT_NE(dladdr(dlsym(RTLD_DEFAULT, "malloc"), &info), 0);
     library = (uintptr_t)info.dli_fbase;
+    EXPECT_NE(dladdr((void*)(uintptr_t)state_main, &info), 0);
+    program = (uintptr_t)info.dli_fbase;
     state_name = state->name;
     state->run();
     EXPECT_GE(forks, FORKS_AT_LEAST);
