@@ -3,6 +3,7 @@
 //
 // SPDX-License-Identifier: Apache-2.0
 #include "blocks.h"
+#include "forked.h"
 #include <atomic>
 #include <csignal>
 #include <cstdlib>
@@ -11,26 +12,6 @@
 #include <thread>
 
 namespace {
-
-// Forks as the api layer would. The child runs body() and exits with 0 if all its expectations held.
-template <class Body>
-int forked(Body body) {
-    unit_fork_prepare();
-    fflush(stdout);
-    pid_t pid = fork();
-    if (pid == 0) {
-        alarm(100);
-        unit_fork_child();
-        bool before = ::testing::Test::HasFailure();
-        body();
-        fflush(stdout);
-        _exit(!before && ::testing::Test::HasFailure() ? 1 : 0);
-    }
-    unit_fork_parent();
-    int status = -1;
-    waitpid(pid, &status, 0);
-    return status;
-}
 
 bool lock_is_free(struct os_lock* lock) {
     if (!os_lock_try(lock)) return false;

@@ -2,6 +2,7 @@
 // words in TLS. Called by ctest; each test starts the heap in a child of its own.
 //
 // SPDX-License-Identifier: Apache-2.0
+#include "forked.h"
 #include "pools.h"
 #include <algorithm>
 #include <atomic>
@@ -328,29 +329,7 @@ TEST(PoolThreads, AThreadWhoseEndIsNotSeenHasNoWords) {
     }));
 }
 
-// ---- Fork. The handlers that the api layer registers are called by hand.
-
-template <class Body>
-int forked(Body body) {
-    unit_pool_fork_prepare();
-    unit_fork_prepare();
-    fflush(stdout);
-    pid_t pid = fork();
-    if (pid == 0) {
-        alarm(100);
-        unit_pool_fork_child();
-        unit_fork_child();
-        bool before = ::testing::Test::HasFailure();
-        body();
-        fflush(stdout);
-        _exit(!before && ::testing::Test::HasFailure() ? 1 : 0);
-    }
-    unit_fork_parent();
-    unit_pool_fork_parent();
-    int status = -1;
-    waitpid(pid, &status, 0);
-    return status;
-}
+// ---- Fork.
 
 TEST(PoolFork, TheChildHasWhatOtherThreadsCached) {
     EXPECT_FINE(in_child([] {
