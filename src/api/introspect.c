@@ -24,15 +24,13 @@ WEIR_EXPORT struct mallinfo2 mallinfo2(void) {
     struct weir_stats all;
     struct census t;
     stats_fill(&all, &t);
-    uint64_t large = load_relaxed(&span_totals.large);
-    uint64_t large_blocks = load_relaxed(&heap_totals.large_allocs) - load_relaxed(&heap_totals.large_frees);
     uint64_t free_bytes = all.cached_bytes + all.dirty_bytes;
     uint64_t free_blocks = 0;
     for (unsigned c = 0; c < CLASS_COUNT; c++) free_blocks += t.classes[c].cached_blocks;
-    return (struct mallinfo2){.arena = all.live_bytes - large + free_bytes,
+    return (struct mallinfo2){.arena = all.live_bytes - t.large_bytes + free_bytes,
                               .ordblks = free_blocks,
-                              .hblks = large_blocks,
-                              .hblkhd = large,
+                              .hblks = t.large_blocks,
+                              .hblkhd = t.large_bytes,
                               .uordblks = all.live_bytes,
                               .fordblks = free_bytes,
                               .keepcost = all.dirty_bytes};
@@ -100,7 +98,6 @@ WEIR_EXPORT int malloc_info(int options, FILE* stream) {
             fprintf(stream, "<size from=\"%u\" to=\"%u\" total=\"%llu\" count=\"%llu\"/>\n", bytes, bytes,
                     (unsigned long long)(n * bytes), (unsigned long long)n);
     }
-    uint64_t large = load_relaxed(&span_totals.large);
     fprintf(stream,
             "</sizes>\n</heap>\n<total type=\"fast\" count=\"%llu\" size=\"%llu\"/>\n"
             "<total type=\"rest\" count=\"%llu\" size=\"%llu\"/>\n<total type=\"mmap\" count=\"%llu\" "
@@ -108,10 +105,8 @@ WEIR_EXPORT int malloc_info(int options, FILE* stream) {
             "<system type=\"current\" size=\"%llu\"/>\n<system type=\"max\" size=\"%llu\"/>\n"
             "<aspace type=\"total\" size=\"%llu\"/>\n<aspace type=\"mprotect\" size=\"%llu\"/>\n</malloc>\n",
             (unsigned long long)free_blocks, (unsigned long long)all.cached_bytes, 0ull,
-            (unsigned long long)all.dirty_bytes,
-            (unsigned long long)(load_relaxed(&heap_totals.large_allocs) -
-                                 load_relaxed(&heap_totals.large_frees)),
-            (unsigned long long)large, (unsigned long long)all.resident_bytes,
+            (unsigned long long)all.dirty_bytes, (unsigned long long)t.large_blocks,
+            (unsigned long long)t.large_bytes, (unsigned long long)all.resident_bytes,
             (unsigned long long)all.resident_peak_bytes, (unsigned long long)all.reserved_bytes,
             (unsigned long long)all.committed_bytes);
     return ferror(stream) ? -1 : 0;

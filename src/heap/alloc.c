@@ -106,7 +106,9 @@ static struct slice* block_find(const void* p, size_t* usable, const char* call)
     }
     if (load_relaxed(&s->kind) == SLICE_LARGE && slice_address(s) == (uintptr_t)p) {
         *usable = s->bytes;
-        return s;
+        if (weir_likely(!large_is_kept(s))) return s;
+        core_report("double-free", REPORT_FREED, p, call);
+        return NULL;
     }
     if (load_relaxed(&s->kind) == SLICE_SLAB && slab_holds_block(s, p)) {
         *usable = slab_class(s)->bytes;

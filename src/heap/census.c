@@ -4,6 +4,7 @@
  */
 #include "heap/census.h"
 
+#include "heap/large.h"
 #include "heap/registry.h"
 #include "heap/slab.h"
 #include "os/os.h"
@@ -65,7 +66,8 @@ WEIR_FN void census_take(struct census* t) {
     *t = (struct census){0};
     span_visit(census_slice, t);
     census_chunks(t);
-    t->alloc_calls = load_relaxed(&heap_totals.handed_out) + load_relaxed(&heap_totals.large_allocs);
+    struct large_figures large = large_live();
+    t->alloc_calls = load_relaxed(&heap_totals.handed_out) + large.allocs;
     t->remote_frees = load_relaxed(&heap_totals.remote_frees);
     t->slow_calls = load_relaxed(&heap_totals.slow_calls);
     for (const struct heap* h = registry_first(); h != NULL; h = h->registry_next) {
@@ -86,8 +88,12 @@ WEIR_FN void census_take(struct census* t) {
         t->live_bytes += t->classes[c].live_blocks * size_classes[c].bytes;
         t->cached_bytes += t->classes[c].cached_blocks * size_classes[c].bytes;
     }
-    t->live_bytes += load_relaxed(&span_totals.large);
-    t->live_blocks += load_relaxed(&heap_totals.large_allocs) - load_relaxed(&heap_totals.large_frees);
+    t->large_bytes = large.bytes;
+    t->large_blocks = large.blocks;
+    t->live_bytes += large.bytes;
+    t->live_blocks += large.blocks;
+    /* What is kept is free, and resident as far as it was written. */
+    t->cached_bytes += load_relaxed(&span_totals.large) - large.bytes;
     os_lock_take(&page_lock);
     for (uint32_t row = 0; row < region_count; row++) {
         const struct region* r = &regions[row];

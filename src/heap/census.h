@@ -27,6 +27,8 @@ struct census {
     uint64_t live_bytes;
     uint64_t live_blocks;
     uint64_t cached_bytes;
+    uint64_t large_bytes; /* of live ones */
+    uint64_t large_blocks;
     uint64_t hole_bytes;   /* of pages inside live slabs, and behind large blocks, that are to go back */
     uint64_t meta_bytes;   /* of spans for weir's own records but those of slices */
     uint64_t record_bytes; /* of slice records, to whole pages */

@@ -143,7 +143,7 @@ WEIR_FN void heap_free_slow(void* p, const char* call) {
     else if (load_relaxed(&s->kind) == SLICE_SLAB && slab_holds_block(s, p))
         slab_free_slow(s, p, call);
     else if (load_relaxed(&s->kind) == SLICE_LARGE && slice_address(s) == (uintptr_t)p)
-        large_free(s);
+        large_free(s, call);
     else
         block_misuse(s, p, call);
 }

@@ -98,7 +98,13 @@ struct heap {
     uint64_t kept_medium_classes; /* bit m: one is kept */
     uint32_t medium_hand;         /* which of them goes next, in turns */
     uint32_t arena;               /* where the last one came from */
-    size_t owed; /* bytes given to other heaps' slabs that release_owed does not know of yet */
+    /* The large block that the thread freed last: see large.h. */
+    struct slice* kept_large;  /* Sync: atomic: its owner puts one in, anybody takes it out */
+    uint32_t kept_slices;      /* how large it is */
+    bool kept_large_needed;    /* since the thread last looked */
+    bool kept_large_owed;      /* Sync: relaxed; release_owed knows that there is one */
+    uint64_t kept_large_turns; /* Sync: relaxed; how often it was given out again */
+    size_t owed;               /* bytes given to other heaps' slabs that release_owed does not know of yet */
     /* Visitors: see visit.h. */
     struct slice* visited; /* whose lists one is changing; Sync: atomic, under the lock */
     uint64_t visit_calls;  /* slow_calls at the last visit, and whether there were none since; */

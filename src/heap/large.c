@@ -4,7 +4,9 @@
  */
 #include "heap/large.h"
 
-#include "heap/spare.h"
+#include "core/report.h"
+#include "heap/registry.h"
+#include "heap/visit.h"
 #include "os/os.h"
 #include "page/hole.h"
 #include "page/release.h"
@@ -12,6 +14,8 @@
 
 /* Below this, copying is cheaper than changing page tables and keeping one more mapping. */
 #define MOVE_MIN (1 * MIB)
+/* A larger block is kept by no thread. */
+enum { LARGE_KEPT_SLICES = 16 };
 
 static size_t large_bytes(size_t size) { return align_up(size, os_page_bytes()); }
 static size_t large_slices(size_t bytes) { return (bytes + SLICE_BYTES - 1) >> SLICE_SHIFT; }
@@ -38,49 +42,8 @@ static void* large_publish(struct slice* s) {
     return (void*)slice_address(s);
 }
 
-/* A span that this thread kept, all of it accessible and in use; NULL: none of that size. */
-static struct slice* large_from_spare(size_t slices, bool* zeroed) {
-    struct heap* h = heap_self();
-    if (slices > SPARE_SLICES_MAX || h == &heap_empty) return NULL;
-    heap_enter(h);
-    struct slice* s = spare_take_block(h, (uint32_t)slices, zeroed);
-    heap_leave(h);
-    return s;
-}
-
 static void large_changed(void) {
     if (weir_unlikely(heap_large_hook != NULL)) heap_large_hook();
-}
-
-WEIR_FN void* large_alloc(size_t size, size_t align, bool* zeroed) {
-    if (size > PTRDIFF_MAX || align > PTRDIFF_MAX / 2) return NULL;
-    size_t bytes = large_bytes(size);
-    size_t align_slices = align <= SLICE_BYTES ? 1 : align >> SLICE_SHIFT;
-    struct slice* s = align_slices == 1 ? large_from_spare(large_slices(bytes), zeroed) : NULL;
-    if (s == NULL) s = span_alloc(large_slices(bytes), align_slices, zeroed);
-    if (s == NULL) return NULL;
-    s->bytes = bytes;
-    add_relaxed(&span_totals.large, bytes);
-    add_relaxed(&heap_totals.large_allocs, 1);
-    void* p = large_publish(s);
-    large_changed();
-    return p;
-}
-
-WEIR_FN void large_free(struct slice* s) {
-    sub_relaxed(&span_totals.large, s->bytes);
-    add_relaxed(&heap_totals.large_frees, 1);
-    struct heap* h = heap_self();
-    if (h != &heap_empty && s->span_slices <= SPARE_SLICES_MAX) {
-        heap_enter(h);
-        large_tail_take(s);
-        spare_put(h, s);
-        heap_leave(h);
-    } else {
-        span_free(s);
-    }
-    release_poke();
-    large_changed();
 }
 
 /* A span that keeps its slices has no record for the pages between the block's end and the last slice: they
@@ -98,6 +61,132 @@ static void* large_set_bytes(struct slice* s, size_t old_bytes, size_t bytes) {
     void* p = large_publish(s);
     large_changed();
     return p;
+}
+
+static void large_forget(struct slice* s) {
+    sub_relaxed(&span_totals.large, s->bytes);
+    add_relaxed(&heap_totals.large_frees, 1);
+    s->flags &= (uint8_t)~SLICE_KEPT;
+}
+static void large_gone(struct slice* s) {
+    large_forget(s);
+    span_free(s);
+}
+
+/* The records of another region may go away with it. */
+static bool large_may_stay(const struct slice* s) {
+    return s->span_slices <= LARGE_KEPT_SLICES && s->region == 0 && (s->flags & SLICE_MOVED) == 0;
+}
+
+/* Keep a freed block. Returns the one that was kept before; NULL: none. */
+static struct slice* large_keep(struct heap* h, struct slice* s) {
+    struct slice* before = load_relaxed(&h->kept_large);
+    if (before != NULL) before = xchg_acquire(&h->kept_large, NULL);
+    s->flags |= SLICE_KEPT;
+    h->kept_slices = s->span_slices;
+    /* Release: publishes the record to visitors. Nobody else puts one in. */
+    store_release(&h->kept_large, s);
+    return before;
+}
+
+/* True: somebody is to look whether it stays. */
+static bool large_owes(struct heap* h, size_t bytes) {
+    if (load_relaxed(&h->kept_large_owed)) return false;
+    store_relaxed(&h->kept_large_owed, true);
+    visit_owed(h, bytes);
+    return true;
+}
+
+/* What the thread kept, if it has that many slices; its size is what it was. */
+static struct slice* large_unkeep(struct heap* h, size_t slices) {
+    if (load_relaxed(&h->kept_large) == NULL || h->kept_slices != slices) return NULL;
+    struct slice* s = xchg_acquire(&h->kept_large, NULL); /* pairs with large_keep */
+    if (s == NULL) return NULL;                           /* a visitor has been here */
+    s->flags &= (uint8_t)~SLICE_KEPT;
+    h->kept_large_needed = true;
+    store_relaxed(&h->kept_large_turns, h->kept_large_turns + 1);
+    return s;
+}
+
+WEIR_FN void large_drop(struct heap* h) {
+    if (load_relaxed(&h->kept_large) == NULL) return;
+    /* Under the lock, so that a fork meanwhile does not leave its child a block that is nobody's. */
+    span_lock();
+    struct slice* s = xchg_acquire(&h->kept_large, NULL); /* pairs with large_keep */
+    store_relaxed(&h->kept_large_owed, false);
+    if (s != NULL) large_forget(s);
+    if (s != NULL) span_free_locked(s);
+    os_lock_give(&page_lock);
+}
+
+WEIR_FN void large_age(struct heap* h) {
+    if (!h->kept_large_needed) large_drop(h);
+    h->kept_large_needed = false;
+}
+
+WEIR_FN struct large_figures large_live(void) {
+    struct large_figures f = {.bytes = load_relaxed(&span_totals.large),
+                              .allocs = load_relaxed(&heap_totals.large_allocs)};
+    f.blocks = f.allocs - load_relaxed(&heap_totals.large_frees);
+    for (const struct heap* h = registry_first(); h != NULL; h = h->registry_next) {
+        const struct slice* s = load_acquire(&h->kept_large);
+        f.allocs += load_relaxed(&h->kept_large_turns);
+        if (s == NULL) continue;
+        f.bytes -= load_relaxed(&s->bytes);
+        f.blocks--;
+    }
+    return f;
+}
+
+/* A block that is kept, of the size that is wanted. */
+static void* large_alloc_kept(size_t bytes) {
+    struct heap* h = heap_self();
+    heap_enter(h);
+    struct slice* s = large_unkeep(h, large_slices(bytes));
+    heap_leave(h);
+    if (s == NULL) return NULL;
+    if (s->bytes == bytes) return (void*)slice_address(s);
+    size_t old_bytes = s->bytes;
+    large_tail_take(s);
+    return large_set_bytes(s, old_bytes, bytes);
+}
+
+WEIR_FN void* large_alloc(size_t size, size_t align, bool* zeroed) {
+    if (size > PTRDIFF_MAX || align > PTRDIFF_MAX / 2) return NULL;
+    size_t bytes = large_bytes(size);
+    size_t align_slices = align <= SLICE_BYTES ? 1 : align >> SLICE_SHIFT;
+    *zeroed = false;
+    void* kept = align_slices == 1 ? large_alloc_kept(bytes) : NULL;
+    if (kept != NULL) return kept;
+    struct slice* s = span_alloc(large_slices(bytes), align_slices, zeroed);
+    if (s == NULL) return NULL;
+    s->bytes = bytes;
+    add_relaxed(&span_totals.large, bytes);
+    add_relaxed(&heap_totals.large_allocs, 1);
+    void* p = large_publish(s);
+    large_changed();
+    return p;
+}
+
+WEIR_FN void large_free(struct slice* s, const char* call) {
+    if (weir_unlikely(large_is_kept(s))) {
+        core_report("double-free", REPORT_FREED, (void*)slice_address(s), call);
+        return;
+    }
+    struct heap* h = heap_self();
+    struct slice* gone = s;
+    bool owes = false;
+    if (h != &heap_empty && large_may_stay(s)) {
+        size_t bytes = s->bytes;
+        heap_enter(h);
+        gone = large_keep(h, s);
+        owes = large_owes(h, bytes);
+        heap_leave(h);
+    }
+    if (gone != NULL) large_gone(gone);
+    if (gone == NULL && !owes) return;
+    release_poke();
+    large_changed();
 }
 
 WEIR_FN void* large_realloc(struct slice* s, size_t size) {

@@ -12,6 +12,7 @@
 #include "heap/available.h"
 #include "heap/exposure.h"
 #include "heap/full.h"
+#include "heap/large.h"
 #include "heap/medium.h"
 #include "heap/slab.h"
 #include "heap/spare.h"
@@ -305,6 +306,7 @@ WEIR_FN void refill_chores(struct heap* h) {
     release_recheck();
     active_sweep(h);
     medium_age(h);
+    large_age(h);
 }
 
 /* The active slab has nothing free that is resident. `busy`: slabs met whose pages were being purged. */

@@ -12,6 +12,7 @@
 #include "heap/available.h"
 #include "heap/full.h"
 #include "heap/heap.h"
+#include "heap/large.h"
 #include "heap/medium.h"
 #include "heap/refill.h"
 #include "heap/slab.h"
@@ -55,6 +56,11 @@ static void heap_reset(struct heap* h) {
     h->owner_word = (char*)h + (full_is_on() ? 1 : 0);
     for (unsigned i = 0; i < SPARE_SLOTS; i++) h->spares[i] = NULL;
     h->spare_slices = 0;
+    store_relaxed(&h->kept_large, NULL);
+    h->kept_slices = 0;
+    h->kept_large_needed = false;
+    store_relaxed(&h->kept_large_owed, false);
+    store_relaxed(&h->kept_large_turns, (uint64_t)0);
     for (unsigned m = 0; m < MEDIUM_CLASSES; m++) {
         store_relaxed(&h->kept_medium[m].block, NULL);
         h->medium_out[m] = 0;
@@ -81,6 +87,8 @@ static void heap_retire(struct heap* h) {
     add_relaxed(&heap_totals.handed_out, h->handed_out);
     add_relaxed(&heap_totals.remote_frees, h->remote_frees);
     add_relaxed(&heap_totals.slow_calls, h->slow_calls);
+    add_relaxed(&heap_totals.large_allocs, h->kept_large_turns);
+    add_relaxed(&heap_totals.large_frees, h->kept_large_turns);
     sub_relaxed(&heap_totals.heaps_live, 1);
     store_relaxed(&h->handed_out, 0);
     store_relaxed(&h->remote_frees, 0);
@@ -105,6 +113,7 @@ static void heap_disband(struct heap* h, const char* call) {
         while ((s = available_take(h, c, false)) != NULL) orphan_put(s);
     }
     medium_drop_all(h);
+    large_drop(h);
     spare_drop_all(h);
     h->kept_bytes = h->closed_bytes = 0;
 }
@@ -244,6 +253,7 @@ WEIR_FN void heap_collect(void) {
     }
     available_sweep(h, true, "malloc_trim");
     medium_drop_all(h);
+    large_drop(h);
     arena_trim_all();
     spare_drop_all(h);
     for (unsigned i = 0; i < KEPT_WORDS; i++) h->kept[i] = 0;
@@ -373,6 +383,7 @@ WEIR_FN void heap_fork_child(void) {
             if (h != self && load_relaxed(&h->tid) != 0 && !h->set_aside) {
                 /* Not into lists that are half changed: they would not be there any more for the call. */
                 if (!torn && !arena_is_mine()) medium_drop_all(h);
+                if (!torn) large_drop(h);
                 if (!torn) spare_drop_all(h);
                 heap_retire(h);
             }

@@ -14,30 +14,20 @@ static void spare_leave(struct heap* h, struct slice* s) {
     span_free_paged(s);
 }
 
-/* All of the span's pages are holes from now on. First the kinds, then the holes: a kind says where they lie.
- */
+/* All of the slab's pages are holes from now on. */
 static void spare_close(struct slice* s) {
-    bool block = load_relaxed(&s->kind) == SLICE_LARGE;
-    if (block) hole_from_block(s);
-    if (block) span_mark_rest(s);
     store_release(&s->kind, (uint8_t)SLICE_SPARE); /* publishes the record to the pass */
     for (uint32_t i = 0; i < s->span_slices; i++) {
         uint32_t mask = hole_all() & ~hole_of(load_relaxed(&slice_pages(s + i)->state));
-        if (block)
-            hole_show(s + i, mask);
-        else if (mask != 0)
-            hole_add(s + i, mask);
+        if (mask != 0) hole_add(s + i, mask);
     }
 }
 
 WEIR_FN void spare_put(struct heap* h, struct slice* s) {
     store_relaxed(&s->owner, NULL);
     /* The records of another region may go away with it; its spans are not kept. */
-    if (s->span_slices > SPARE_SLICES_MAX || s->region != 0 || (s->flags & SLICE_MOVED) != 0) {
-        if (load_relaxed(&s->kind) == SLICE_SLAB)
-            span_free_paged(s);
-        else
-            span_free(s);
+    if (s->span_slices > SPARE_SLICES_MAX || s->region != 0) {
+        span_free_paged(s);
         return;
     }
     spare_close(s);
@@ -67,30 +57,6 @@ WEIR_FN struct slice* spare_take_slab(struct heap* h, uint32_t slices) {
         if (s == NULL || s->span_slices != slices) continue;
         *slot = NULL;
         h->spare_slices -= slices;
-        return s;
-    }
-    return NULL;
-}
-
-/* No page of the span is a hole any more. False: some are being purged, and all are as they were. */
-static bool spare_open(const struct slice* s) {
-    uint32_t n = 0;
-    while (n < s->span_slices && hole_hide(s + n)) n++;
-    if (n == s->span_slices) return true;
-    while (n-- != 0) hole_show(s + n, hole_all());
-    return false;
-}
-
-WEIR_FN struct slice* spare_take_block(struct heap* h, uint32_t slices, bool* zeroed) {
-    for (unsigned i = 0; i < SPARE_SLOTS; i++) {
-        struct slice** slot = spare_slot(h, i);
-        struct slice* s = *slot;
-        if (s == NULL || s->span_slices != slices || !spare_open(s)) continue;
-        *slot = NULL;
-        h->spare_slices -= slices;
-        for (uint32_t k = 1; k < slices; k++) store_relaxed(&s[k].kind, (uint8_t)SLICE_NONE);
-        store_relaxed(&s->kind, (uint8_t)SLICE_META);
-        *zeroed = hole_to_block(s, slices);
         return s;
     }
     return NULL;

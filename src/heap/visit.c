@@ -5,6 +5,7 @@
 #include "heap/visit.h"
 
 #include "heap/available.h"
+#include "heap/large.h"
 #include "heap/registry.h"
 #include "heap/slab.h"
 #include "os/os.h"
@@ -58,6 +59,8 @@ WEIR_FN void heaps_visit(bool all) {
     if (all) store_relaxed(&release_owed, (uint64_t)0);
     arena_publish_all();
     if (!all) registry_look();
+    for (struct heap* h = registry_first(); h != NULL; h = h->registry_next)
+        if (all || load_relaxed(&h->visit_idle)) large_drop(h);
     for (uint32_t row = 0; region_visit(row, all);) row++;
     if (blocked) os_signals_restore(signals);
 }

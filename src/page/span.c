@@ -452,7 +452,7 @@ WEIR_FN void span_rebuild(void) {
 
 /* In the child of a fork that interrupted the holder of the lock, it is held still. If that call goes on, it
  * finds all as it left it; a call that comes before, in the handler, has to make do with what is certain. */
-static void span_lock(void) {
+WEIR_FN void span_lock(void) {
     os_lock_take(&page_lock);
     if (weir_likely(!span_torn)) return;
     span_torn = false;
@@ -523,6 +523,11 @@ static size_t span_take_holes(const struct slice* s) {
 
 WEIR_FN void span_free(struct slice* s) {
     span_lock();
+    span_free_locked(s);
+    os_lock_give(&page_lock);
+}
+
+WEIR_FN void span_free_locked(struct slice* s) {
     struct region* r = &regions[s->region];
     uint32_t slices = s->span_slices;
     weir_assert(slices != 0 && r->live >= slices);
@@ -541,7 +546,6 @@ WEIR_FN void span_free(struct slice* s) {
         span_retire_region(r);
     else
         span_purge_excess();
-    os_lock_give(&page_lock);
 }
 
 WEIR_FN void span_mark_rest(struct slice* s) {

@@ -43,6 +43,9 @@ WEIR_FN void span_mark_rest(struct slice* s);
 WEIR_FN void span_free_paged(struct slice* s);
 /* Give a span back. Purges the largest dirty spans when more than release_dirty_max() is dirty. */
 WEIR_FN void span_free(struct slice* s);
+/* The same for a caller who has the page lock, which is taken by span_lock (and given by os_lock_give). */
+WEIR_FN void span_lock(void);
+WEIR_FN void span_free_locked(struct slice* s);
 /* Grow or shrink in place; false: the neighbour is in use, the span is as it was. */
 WEIR_FN bool span_resize(struct slice* s, size_t slices);
 /* Move a large span to a new one of `slices` slices by changing page tables. Returns the new span, with

@@ -124,7 +124,7 @@ inline void expect_nothing_left() {
     EXPECT_EQ(f.live_bytes, 0u);
     EXPECT_EQ(f.cached_bytes, 0u);
     EXPECT_EQ(f.slabs, 0u);
-    EXPECT_EQ(span_totals.large, 0u);
+    EXPECT_EQ(unit_large_bytes(), 0u);
     EXPECT_EQ(span_totals.live, f.meta_bytes);
     EXPECT_TRUE(span_check());
     EXPECT_EQ(unit_check_slabs(), 0);

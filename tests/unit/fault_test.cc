@@ -106,7 +106,7 @@ void expect_all_back() {
     unit_census(&f);
     EXPECT_EQ(f.live_blocks, leaked);
     EXPECT_LE(f.slabs, leaked);
-    EXPECT_EQ(span_totals.large, 0u);
+    EXPECT_EQ(unit_large_bytes(), 0u);
     EXPECT_EQ(span_totals.moved, 0u);
     EXPECT_TRUE(span_check());
 }

@@ -232,7 +232,7 @@ TEST(Heap, ReallocIntoTheBlocksOwnNeighbourhoodIsCounted) {
         for (int i = 0; i < 20; i++) blocks.alloc(100000 + random.below(3000000));
         for (int i = 0; i < 300; i++) {
             ASSERT_TRUE(blocks.realloc(random.below(20), 70000 + random.below(4000000)));
-            ASSERT_EQ(span_totals.large, blocks.usable());
+            ASSERT_EQ(unit_large_bytes(), blocks.usable());
             ASSERT_TRUE(span_check());
         }
         EXPECT_GT(span_totals.live, live);
@@ -262,7 +262,7 @@ TEST(Heap, CountsWhatAModelCounts) {
                 large += b.usable;
         }
         for (unsigned c = 0; c < CLASS_COUNT; c++) EXPECT_EQ(f.class_live[c], per_class[c]) << c;
-        EXPECT_EQ(span_totals.large, large);
+        EXPECT_EQ(unit_large_bytes(), large);
         EXPECT_EQ(f.live_bytes, blocks.usable());
         EXPECT_EQ(f.live_blocks, blocks.all.size());
         EXPECT_EQ(f.alloc_calls, blocks.made);
@@ -530,6 +530,11 @@ void act_large_twice() {
     unit_free(p);
     unit_free(p);
 }
+void act_unkept_twice() {
+    void* p = unit_alloc(4 << 20); // a large block that no thread keeps
+    unit_free(p);
+    unit_free(p);
+}
 void act_slab_gone() {
     void* p = unit_alloc(400);
     unit_free(p);
@@ -561,6 +566,8 @@ TEST(Heap, ReportsMisuse) {
          " in free; see docs/errors/invalid-free.md\n"},
         {"interior small", act_interior_small_list, "weir: invalid-free: not the start of a block 0x",
          " in malloc; see docs/errors/invalid-free.md\n"},
+        {"unkept twice", act_unkept_twice, "weir: double-free: already freed 0x",
+         " in free; see docs/errors/double-free.md\n"},
         {"large twice", act_large_twice, "weir: double-free: already freed 0x",
          " in free; see docs/errors/double-free.md\n"},
         {"slab gone", act_slab_gone, "weir: double-free: already freed 0x",

@@ -546,7 +546,7 @@ TEST_UNEMULATED(Release, PagesOfAMovedBlockThatShrinksGo) {
         for (size_t size : sizes) {
             ASSERT_TRUE(blocks.realloc(0, size));
             ASSERT_EQ(blocks.all[0].p, p);
-            EXPECT_EQ(span_totals.large, blocks.usable());
+            EXPECT_EQ(unit_large_bytes(), blocks.usable());
             release_all();
             EXPECT_TRUE(span_check());
             EXPECT_TRUE(contents_right(blocks));
@@ -732,21 +732,26 @@ TEST(Release, TheFirstSlabOfAClassStartsWhereNothingIsResident) {
     }));
 }
 
-// A large block keeps what is known of its last pages, through a span that its thread keeps.
+// A large block keeps what is known of its last pages, also when it is given out again with another size.
 TEST(Release, PagesBehindALargeBlockStayClean) {
     EXPECT_FINE(in_child([] {
         windows_are_endless();
         unit_attach();
         size_t page = os_page_bytes();
-        for (bool collected : {false, true}) {
+        for (size_t again : {size_t{0}, SLICE_BYTES + 2 * page}) {
             uint64_t before = purged();
             void* p = unit_alloc(SLICE_BYTES + page); // the last slice: one page, the others a tail
             memset(p, 1, SLICE_BYTES + page);
             EXPECT_FALSE(release_all()) << "a fresh tail was never there";
             unit_free(p);
-            if (collected) unit_collect();
+            if (again != 0) {
+                EXPECT_EQ(unit_alloc(again), p);
+                EXPECT_FALSE(release_all()) << "nor is what is left of it";
+                unit_free(p);
+            }
+            unit_collect();
             EXPECT_TRUE(release_all());
-            EXPECT_EQ(purged() - before, SLICE_BYTES + page);
+            EXPECT_EQ(purged() - before, again != 0 ? again : SLICE_BYTES + page);
             EXPECT_TRUE(span_check());
         }
         expect_nothing_left();

@@ -1,0 +1,204 @@
+// large_test.cc: the large block that a thread keeps for its next one: who gets it, when it goes, what the
+// figures say meanwhile. Called by ctest; each test starts the heap in a child of its own.
+//
+// SPDX-License-Identifier: Apache-2.0
+#include "forked.h"
+#include "holes.h"
+#include <atomic>
+#include <thread>
+
+namespace {
+
+constexpr size_t kept_most = 1 << 20;
+
+uint64_t pages(size_t bytes) { return align_up(bytes, os_page_bytes()); }
+uint64_t free_spans() { return load_relaxed(&span_totals.dirty); }
+
+struct unit_figures figures() {
+    struct unit_figures f;
+    unit_census(&f);
+    return f;
+}
+
+unsigned char* filled(size_t bytes) {
+    auto* p = static_cast<unsigned char*>(unit_alloc(bytes));
+    memset(p, 0x5a, bytes);
+    return p;
+}
+
+// A thread of its own that frees a large block, and sleeps until it is told to end.
+class Sleeper {
+  public:
+    explicit Sleeper(size_t bytes)
+        : thread([this, bytes] {
+              unit_attach();
+              unit_free(filled(bytes));
+              state = 1;
+              while (state != 2) usleep(200);
+              unit_detach();
+          }) {
+        while (state != 1) usleep(200);
+    }
+    ~Sleeper() {
+        state = 2;
+        thread.join();
+    }
+
+  private:
+    std::atomic<int> state{0};
+    std::thread thread;
+};
+
+TEST(Large, TheLastOneFreedIsGivenOutAgain) {
+    EXPECT_FINE(in_child([] {
+        windows_are_endless();
+        unit_attach();
+        for (size_t bytes : {size_t{70000}, size_t{131072}, kept_most}) {
+            void* p = filled(bytes);
+            uint64_t calls = figures().alloc_calls;
+            unit_free(p);
+            EXPECT_EQ(unit_large_bytes(), 0u);
+            EXPECT_EQ(figures().live_blocks, 0u);
+            EXPECT_GE(figures().cached_bytes, bytes);
+            EXPECT_EQ(unit_alloc(bytes), p);
+            EXPECT_EQ(unit_large_bytes(), pages(bytes));
+            EXPECT_EQ(figures().live_blocks, 1u);
+            EXPECT_EQ(figures().alloc_calls, calls + 1);
+            // Another size in as many slices.
+            unit_free(p);
+            size_t less = bytes - os_page_bytes();
+            EXPECT_EQ(unit_alloc(less), p);
+            EXPECT_EQ(unit_usable(p), pages(less));
+            EXPECT_EQ(unit_large_bytes(), pages(less));
+            unit_free(p);
+            // What a program had written is no zero.
+            bool zeroed = true;
+            auto* q = static_cast<unsigned char*>(unit_alloc_zeroable(less, &zeroed));
+            EXPECT_EQ(q, p);
+            EXPECT_FALSE(zeroed);
+            unit_free(q);
+        }
+        unit_collect();
+        EXPECT_EQ(figures().cached_bytes, 0u);
+        EXPECT_TRUE(span_check());
+    }));
+}
+
+TEST(Large, OthersGoToTheFreeSpans) {
+    EXPECT_FINE(in_child([] {
+        windows_are_endless();
+        unit_attach();
+        void* first = filled(200000);
+        void* second = filled(300000);
+        void* third = filled(kept_most + 1);
+        uint64_t before = free_spans();
+        unit_free(first);
+        EXPECT_EQ(free_spans(), before);
+        unit_free(second); // in the first one's place
+        EXPECT_EQ(free_spans(), before + pages(200000));
+        unit_free(third);
+        EXPECT_EQ(free_spans(), before + pages(200000) + pages(kept_most + 1));
+        EXPECT_NE(unit_alloc(200000), second); // another number of slices
+        EXPECT_EQ(unit_alloc(300000), second);
+    }));
+}
+
+TEST(Large, WhatIsNotNeededForAWhileGoes) {
+    EXPECT_FINE(in_child([] {
+        windows_are_endless();
+        unit_attach();
+        void* needed = unit_alloc(500000);
+        unit_free(needed);
+        for (bool again : {true, false}) {
+            // Slow calls by the thousand.
+            for (unsigned n = 0; n < 40000; n++) {
+                unit_free(unit_alloc(2000 + n % 30 * 1000));
+                if (again && n % 100 == 0) unit_free(unit_alloc(500000));
+            }
+            EXPECT_EQ(unit_keeps_large(), again);
+        }
+        EXPECT_EQ(figures().live_blocks, 0u);
+    }));
+}
+
+TEST(Large, ASleepersGoesToWhoeverLooks) {
+    EXPECT_FINE(in_child([] {
+        windows_are_endless();
+        unit_attach();
+        Sleeper sleeper(kept_most);
+        EXPECT_GE(load_relaxed(&release_owed), kept_most); // somebody is to look
+        uint64_t before = free_spans();
+        unit_visit(false); // who has needed nothing since the last one
+        unit_visit(false);
+        EXPECT_EQ(free_spans(), before + kept_most);
+        EXPECT_EQ(unit_large_bytes(), 0u);
+        EXPECT_TRUE(span_check());
+    }));
+}
+
+TEST(Large, AThreadsEndLeavesNone) {
+    EXPECT_FINE(in_child([] {
+        windows_are_endless();
+        unit_attach();
+        uint64_t before = free_spans();
+        {
+            Sleeper sleeper(kept_most);
+        }
+        EXPECT_GE(free_spans(), before + kept_most);
+        EXPECT_EQ(figures().live_blocks, 0u);
+    }));
+}
+
+TEST(Large, AForksChildHasWhatOtherThreadsKept) {
+    EXPECT_FINE(in_child([] {
+        windows_are_endless();
+        unit_attach();
+        Sleeper sleeper(kept_most);
+        unit_free(filled(300000));
+        EXPECT_EQ(forked([] {
+                      EXPECT_EQ(unit_large_bytes(), 0u);
+                      EXPECT_EQ(figures().live_blocks, 0u);
+                      unit_collect();
+                      EXPECT_GE(free_spans(), kept_most + pages(300000));
+                      EXPECT_EQ(figures().cached_bytes, 0u);
+                      EXPECT_TRUE(span_check());
+                  }),
+                  0);
+    }));
+}
+
+// Owners keep and take, others look all the time: each block is one thread's, and none is lost.
+TEST(Large, OwnersAndVisitorsAtWork) {
+    EXPECT_FINE(in_child([] {
+        windows_are_endless();
+        unit_attach();
+        constexpr unsigned owners = 3;
+        const unsigned rounds = unit_sanitized || unit_emulated ? 3000 : 60000;
+        std::atomic<unsigned> at_work{owners};
+        std::vector<std::thread> threads;
+        for (unsigned t = 0; t < owners; t++)
+            threads.emplace_back([&, t] {
+                unit_attach();
+                Random random(t);
+                for (unsigned n = 0; n < rounds; n++) {
+                    size_t bytes = 70000 + random.below(8) * 60000;
+                    auto* p = static_cast<std::atomic<unsigned>*>(unit_alloc(bytes));
+                    p[0] = p[10000] = t * rounds + n;
+                    if (random.below(64) == 0) std::this_thread::yield();
+                    EXPECT_EQ(p[0], t * rounds + n);
+                    EXPECT_EQ(p[10000], t * rounds + n);
+                    unit_free(p);
+                }
+                at_work--;
+                unit_detach();
+            });
+        while (at_work != 0) unit_visit(at_work % 2 == 0);
+        for (std::thread& t : threads) t.join();
+        EXPECT_EQ(unit_large_bytes(), 0u);
+        EXPECT_EQ(figures().live_blocks, 0u);
+        unit_collect();
+        EXPECT_TRUE(span_check());
+    }));
+}
+
+} // namespace
