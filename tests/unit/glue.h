@@ -23,8 +23,9 @@ bool unit_size_matches(size_t usable, size_t size, size_t align);
 
 struct heap* unit_attach(void);
 void unit_detach(void);
-uint64_t unit_large_bytes(void); /* of live ones */
-bool unit_keeps_large(void);      /* the calling thread, for its next one */
+uint64_t unit_large_bytes(void);      /* of live ones */
+void unit_large_drop(struct heap* h); /* what h keeps for its next one goes */
+bool unit_keeps_large(void);          /* the calling thread, for its next one */
 void unit_collect(void);
 void unit_visit(bool all);
 void unit_visit_asked(void);

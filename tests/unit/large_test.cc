@@ -173,15 +173,16 @@ TEST(Large, OwnersAndVisitorsAtWork) {
         windows_are_endless();
         unit_attach();
         constexpr unsigned owners = 3;
-        const unsigned rounds = unit_sanitized || unit_emulated ? 3000 : 60000;
+        const unsigned rounds = unit_sanitized || unit_emulated ? 3000 : 20000;
         std::atomic<unsigned> at_work{owners};
+        std::atomic<struct heap*> heaps[owners] = {};
         std::vector<std::thread> threads;
         for (unsigned t = 0; t < owners; t++)
             threads.emplace_back([&, t] {
-                unit_attach();
+                heaps[t] = unit_attach();
                 Random random(t);
                 for (unsigned n = 0; n < rounds; n++) {
-                    size_t bytes = 70000 + random.below(8) * 60000;
+                    size_t bytes = 70000 + random.below(8) * 20000;
                     auto* p = static_cast<std::atomic<unsigned>*>(unit_alloc(bytes));
                     p[0] = p[10000] = t * rounds + n;
                     if (random.below(64) == 0) std::this_thread::yield();
@@ -190,9 +191,12 @@ TEST(Large, OwnersAndVisitorsAtWork) {
                     unit_free(p);
                 }
                 at_work--;
+                while (at_work != 0) usleep(200); // no heap is another thread's meanwhile
                 unit_detach();
             });
-        while (at_work != 0) unit_visit(at_work % 2 == 0);
+        while (at_work != 0)
+            for (auto& h : heaps)
+                if (h != nullptr) unit_large_drop(h);
         for (std::thread& t : threads) t.join();
         EXPECT_EQ(unit_large_bytes(), 0u);
         EXPECT_EQ(figures().live_blocks, 0u);
