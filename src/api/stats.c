@@ -111,8 +111,13 @@ static void json_flush(struct json* j) {
     j->text.length = 0;
 }
 
+/* Make room for `bytes` more. */
+static void json_room(struct json* j, size_t bytes) {
+    if (j->text.size - j->text.length < bytes) json_flush(j);
+}
+
 static void json_field(struct json* j, const char* name, uint64_t value, bool last) {
-    if (j->text.size - j->text.length < 128) json_flush(j);
+    json_room(j, 128);
     text_char(&j->text, '"');
     text_string(&j->text, name);
     text_string(&j->text, "\":");
@@ -121,7 +126,7 @@ static void json_field(struct json* j, const char* name, uint64_t value, bool la
 }
 
 static void json_string(struct json* j, const char* s) {
-    if (j->text.size - j->text.length < 128) json_flush(j);
+    json_room(j, 128);
     text_string(&j->text, s);
 }
 
@@ -189,38 +194,65 @@ static void json_heaps(struct json* j) {
     }
 }
 
-/* A name is the program's: what JSON does not take as it is becomes a question mark. */
-static void json_name(struct json* j, const char* name) {
-    json_string(j, "\"name\":\"");
-    for (; *name != '\0'; name++) {
-        bool plain = *name >= ' ' && *name < 0x7f && *name != '"' && *name != '\\';
-        text_char(&j->text, plain ? *name : '?');
+static void json_pool(struct json* j, const struct weir_pool_stats* row, bool first) {
+    json_string(j, first ? "{\"name\":" : ",{\"name\":");
+    json_room(j, 6 * sizeof row->name + 2);
+    text_quoted(&j->text, row->name);
+    json_string(j, ",");
+#define FIELD(name) json_field(j, #name, row->name, false)
+    FIELD(object_bytes);
+    FIELD(block_bytes);
+    FIELD(users);
+    FIELD(storage);
+    FIELD(allocated);
+    FIELD(used);
+    FIELD(cached);
+    FIELD(shared);
+    FIELD(held);
+    FIELD(needed);
+    FIELD(magazine);
+    FIELD(limit);
+    FIELD(failed);
+#undef FIELD
+    json_string(j, "\"flags\":[");
+    bool some = false;
+    for (unsigned i = 0; i < POOL_FLAG_COUNT; i++) {
+        if ((row->flags & pool_flags[i].flag) == 0) continue;
+        json_string(j, some ? ",\"" : "\"");
+        json_string(j, pool_flags[i].word);
+        json_string(j, "\"");
+        some = true;
     }
-    text_string(&j->text, "\",");
+    json_string(j, "]}");
+}
+
+/* Pools are looked at a few at a time: nothing is written under their lock. */
+enum { POOL_ROWS = 16 };
+struct pool_rows {
+    unsigned count;
+    uint64_t last; /* number of the pool in the last row */
+    struct weir_pool_stats rows[POOL_ROWS];
+};
+
+static bool pool_rows_add(const struct pool* pool, const struct weir_pool_stats* figures, void* context) {
+    struct pool_rows* r = context;
+    r->rows[r->count++] = *figures;
+    r->last = pool->number;
+    return r->count < POOL_ROWS;
 }
 
 static void json_pools(struct json* j) {
-    struct weir_pool_stats row;
-    row.struct_size = sizeof row;
-    for (unsigned i = 0; pool_stats_at(i, &row) == 0; i++) {
-        json_string(j, i == 0 ? "{" : ",{");
-        json_name(j, row.name);
-#define FIELD(name) json_field(j, #name, row.name, false)
-        FIELD(object_bytes);
-        FIELD(block_bytes);
-        FIELD(users);
-        FIELD(storage);
-        FIELD(allocated);
-        FIELD(used);
-        FIELD(cached);
-        FIELD(shared);
-        FIELD(held);
-        FIELD(needed);
-        FIELD(limit);
-#undef FIELD
-        json_field(j, "failed", row.failed, true);
-        json_string(j, "}");
-    }
+    struct pool_rows r = {.last = 0};
+    uint64_t made;
+    bool first = true;
+    do {
+        r.count = 0;
+        pool_visit(r.last, true, pool_rows_add, &r, &made);
+        for (unsigned i = 0; i < r.count; i++) {
+            json_pool(j, &r.rows[i], first);
+            first = false;
+        }
+    } while (r.count == POOL_ROWS);
 }
 
 WEIR_EXPORT int weir_stats_json(int fd) {

@@ -33,6 +33,42 @@ WEIR_FN void text_hex(struct text* t, uint64_t n) {
     text_digits(t, n, 16);
 }
 
+/* Bytes of the UTF-8 sequence that begins here; 0: there is none (RFC 3629). A NUL ends all. */
+static unsigned utf8_length(const unsigned char* s) {
+    if (s[0] < 0x80) return 1;
+    unsigned length = s[0] < 0xc2 ? 0 : s[0] < 0xe0 ? 2 : s[0] < 0xf0 ? 3 : s[0] < 0xf5 ? 4 : 0;
+    for (unsigned i = 1; i < length; i++)
+        if ((s[i] & 0xc0) != 0x80) return 0;
+    bool overlong = (s[0] == 0xe0 && s[1] < 0xa0) || (s[0] == 0xf0 && s[1] < 0x90);
+    bool beyond = (s[0] == 0xed && s[1] >= 0xa0) || (s[0] == 0xf4 && s[1] >= 0x90); /* surrogates, range */
+    return overlong || beyond ? 0 : length;
+}
+
+static void text_escaped(struct text* t, unsigned char c) {
+    text_string(t, "\\u00");
+    text_char(t, "0123456789abcdef"[c >> 4]);
+    text_char(t, "0123456789abcdef"[c & 15]);
+}
+
+WEIR_FN void text_quoted(struct text* t, const char* s) {
+    text_char(t, '"');
+    while (*s != '\0') {
+        unsigned length = utf8_length((const unsigned char*)s);
+        unsigned char c = (unsigned char)*s;
+        if (length == 0) {
+            text_string(t, "\\ufffd");
+            s++;
+        } else if (c < ' ' || c == 0x7f) {
+            text_escaped(t, c);
+            s++;
+        } else {
+            if (c == '"' || c == '\\') text_char(t, '\\');
+            while (length-- != 0) text_char(t, *s++);
+        }
+    }
+    text_char(t, '"');
+}
+
 WEIR_FN size_t text_length(const char* s, size_t limit) {
     size_t n = 0;
     while (n < limit && s[n] != '\0') n++;

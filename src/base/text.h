@@ -27,6 +27,9 @@ WEIR_FN void text_char(struct text* t, char c);
 WEIR_FN void text_string(struct text* t, const char* s);
 WEIR_FN void text_number(struct text* t, uint64_t n);
 WEIR_FN void text_hex(struct text* t, uint64_t n);
+/* A string in JSON's quotes: at most 6 bytes for each of its own, and 2. Bytes that are no UTF-8 become
+ * U+FFFD. */
+WEIR_FN void text_quoted(struct text* t, const char* s);
 /* Length of a NUL-terminated string, at most `limit`. */
 WEIR_FN size_t text_length(const char* s, size_t limit);
 /* True when the first `length` bytes of a are all of the string b. */

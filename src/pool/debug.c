@@ -33,16 +33,13 @@ static struct pool_object* debug_spares;
 
 /* ---- What is wanted. */
 
-struct debug_word {
-    const char* word;
-    uint32_t flag;
+WEIR_VAR const struct pool_flag pool_flags[POOL_FLAG_COUNT] = {
+    {"exact", WEIR_POOL_EXACT},         {"zero", WEIR_POOL_ZERO},
+    {"poison", WEIR_POOL_POISON},       {"caller", WEIR_POOL_CALLER},
+    {"integrity", WEIR_POOL_INTEGRITY}, {"tag", WEIR_POOL_TAG},
+    {"guard", WEIR_POOL_GUARD},         {"cold_first", WEIR_POOL_COLD_FIRST},
+    {"no_cache", WEIR_POOL_NO_CACHE},   {"no_merge", WEIR_POOL_NO_MERGE},
 };
-static const struct debug_word debug_words[] = {
-    {"poison", WEIR_POOL_POISON},     {"integrity", WEIR_POOL_INTEGRITY},   {"caller", WEIR_POOL_CALLER},
-    {"tag", WEIR_POOL_TAG},           {"cold_first", WEIR_POOL_COLD_FIRST}, {"guard", WEIR_POOL_GUARD},
-    {"no_cache", WEIR_POOL_NO_CACHE}, {"no_merge", WEIR_POOL_NO_MERGE},
-};
-enum { debug_word_count = sizeof debug_words / sizeof debug_words[0] };
 
 static size_t part_length(const char* text) {
     size_t length = 0;
@@ -102,8 +99,8 @@ static void option_apply(struct pool* pool) {
         size_t length = part_length(text);
         uint32_t flag = 0;
         uint32_t percent = pool->fail_percent;
-        for (size_t i = 0; i < debug_word_count; i++)
-            if (text_equal(text, length, debug_words[i].word)) flag = debug_words[i].flag;
+        for (size_t i = POOL_FLAG_OPTIONS; i < POOL_FLAG_COUNT; i++)
+            if (text_equal(text, length, pool_flags[i].word)) flag = pool_flags[i].flag;
         if (flag == 0 && !fail_parse(text, length, &percent)) word_warn(text, length);
         if (wanted) {
             pool->flags |= flag;

@@ -18,6 +18,9 @@ static struct pool* pools;
 static struct pool* pools_last;
 static struct pool* pools_spare; /* their numbers are used again */
 static uint32_t pool_count;
+static uint64_t pools_made;
+
+WEIR_VAR void (*pool_tick_hook)(void);
 
 static void name_copy(char* to, const char* from) {
     size_t length = from == NULL ? 0 : text_length(from, POOL_NAME_BYTES - 1);
@@ -63,6 +66,7 @@ static struct pool* pool_make(struct weir_pool* handle) {
     struct pool* pool = pool_record();
     if (pool == NULL) return NULL;
     *pool = (struct pool){.id = pool->id,
+                          .number = pools_made + 1,
                           .handle = handle,
                           .size = handle->size,
                           .align = handle->align < GRANULE ? GRANULE : handle->align,
@@ -76,6 +80,7 @@ static struct pool* pool_make(struct weir_pool* handle) {
         pools_spare = pool;
         return NULL;
     }
+    pools_made++;
     pool_list(pool);
     store_relaxed(&heap_detach_hook, pool_thread_detach);
     store_relaxed(&release_above_hook, storage_tick);
@@ -119,6 +124,10 @@ WEIR_FN struct weir_pool* pool_create(const char* name, size_t size, size_t alig
 
 /* ---- Calls that no cache serves. */
 
+static void pool_tick(void) {
+    if (weir_unlikely(pool_tick_hook != NULL)) pool_tick_hook();
+}
+
 /* One more object is out; false: the limit is reached. */
 static bool direct_count(struct pool* pool) {
     int64_t out = load_relaxed(&pool->direct);
@@ -161,6 +170,7 @@ static void* alloc_by(struct pool* pool, struct weir_pool_cache* cache, unsigned
 
 WEIR_FN void* pool_alloc_slow(struct weir_pool* handle, struct weir_pool_cache* cache, unsigned flags,
                               const void* caller) {
+    pool_tick();
     struct pool* pool = pool_open(handle);
     if (pool == NULL) return NULL;
     void* p = alloc_by(pool, cache, flags, caller);
@@ -170,6 +180,7 @@ WEIR_FN void* pool_alloc_slow(struct weir_pool* handle, struct weir_pool_cache* 
 
 WEIR_FN void pool_free_slow(struct weir_pool* handle, struct weir_pool_cache* cache, void* p,
                             const void* caller) {
+    pool_tick();
     struct pool* pool = pool_open(handle);
     if (p == NULL || pool == NULL) return;
     struct pool_entry* e = pool->slow == 0 ? entry_get(pool, cache) : NULL;
@@ -182,6 +193,7 @@ WEIR_FN int pool_limit(struct weir_pool* handle, size_t objects) {
     struct pool* pool = pool_open(handle);
     if (pool == NULL) return ENOMEM;
     os_lock_take(&pools_lock);
+    threads_reclaim();
     struct pool_sums sums = entries_sum(pool);
     bool used = sums.net + pool->folded + load_relaxed(&pool->direct) != 0 || sums.fill != 0;
     if (!used) {
@@ -247,35 +259,48 @@ static int64_t pool_used(const struct pool* pool) {
     return entries_sum(pool).net + pool->folded + load_relaxed(&pool->direct);
 }
 
+/* What a storage's pools cache, or of all storages: a look at each pool once. Under pools_lock. */
+static void storage_gather(const struct storage* only) {
+    for (struct storage* s = storage_first(); s != NULL; s = s->next) {
+        if (only != NULL && s != only) continue;
+        s->shared = storage_shared(s);
+        s->filled = 0;
+    }
+    for (const struct pool* p = pools; p != NULL; p = p->next)
+        if (only == NULL || p->storage == only) p->storage->filled += entries_sum(p).fill + p->freed_count;
+}
+
+/* After a gathering. What moves during the call may leave fewer than none in use. */
 static void stats_fill_pool(const struct pool* pool, struct weir_pool_stats* out) {
     const struct storage* s = pool->storage;
     struct pool_sums sums = entries_sum(pool);
+    int64_t used = sums.net + pool->folded + load_relaxed(&pool->direct);
     *out = (struct weir_pool_stats){
         .struct_size = sizeof *out,
         .flags = pool->flags,
         .object_bytes = pool->size,
         .block_bytes = s->block_bytes,
-        .used = (uint64_t)(sums.net + pool->folded + load_relaxed(&pool->direct)),
+        .used = used > 0 ? (uint64_t)used : 0,
         .held = sums.fill + pool->freed_count,
         .failed = load_relaxed(&pool->failed),
         .limit = pool->limit,
         .storage = s->id,
         .users = s->users,
         .allocated = load_relaxed(&s->allocated),
-        .shared = storage_shared(s),
+        .cached = s->shared + s->filled,
+        .shared = s->shared,
         .needed = load_relaxed(&s->needed),
         .magazine = s->capacity,
     };
     __builtin_memcpy(out->name, pool->name, sizeof out->name);
-    out->cached = out->shared;
-    for (const struct pool* p = pools; p != NULL; p = p->next)
-        if (p->storage == s) out->cached += entries_sum(p).fill + p->freed_count;
 }
 
 static int stats_give(const struct pool* pool, struct weir_pool_stats* out) {
     struct weir_pool_stats all;
     uint32_t size = out->struct_size;
     if (size < 2 * sizeof(uint32_t) || size > sizeof all) return EINVAL;
+    threads_reclaim();
+    storage_gather(pool->storage);
     stats_fill_pool(pool, &all);
     __builtin_memcpy(out, &all, size);
     out->struct_size = size;
@@ -300,8 +325,26 @@ WEIR_FN int pool_stats_at(unsigned index, struct weir_pool_stats* out) {
     return error;
 }
 
+WEIR_FN bool pool_visit(uint64_t after, bool wait, pool_visitor* visit, void* context, uint64_t* made) {
+    if (wait)
+        os_lock_take(&pools_lock);
+    else if (!os_lock_try(&pools_lock))
+        return false;
+    *made = pools_made;
+    storage_gather(NULL);
+    for (const struct pool* pool = pools; pool != NULL; pool = pool->next) {
+        if (pool->number <= after) continue;
+        struct weir_pool_stats figures;
+        stats_fill_pool(pool, &figures);
+        if (!visit(pool, &figures, context)) break;
+    }
+    os_lock_give(&pools_lock);
+    return true;
+}
+
 WEIR_FN int pool_destroy(struct weir_pool* handle) {
     os_lock_take(&pools_lock);
+    threads_reclaim();
     struct pool* pool = load_relaxed(&handle->record);
     int64_t used = pool == NULL ? 0 : pool_used(pool);
     char name[POOL_NAME_BYTES];

@@ -41,6 +41,8 @@ struct storage {
     uint64_t peak;      /* Sync: relaxed; the most that was allocated since the last look */
     uint32_t epoch;     /* Sync: atomic; counts flushes */
     uint64_t allocated; /* Sync: relaxed atomic */
+    uint64_t shared;    /* of the last look at figures: objects in `full`, */
+    uint64_t filled;    /* and in its pools' caches */
     struct tier* full;
     struct tier* empty;
     struct magazine* shelf; /* Sync: atomic; of empty ones */
@@ -56,6 +58,7 @@ struct pool {
     struct storage* storage;
     struct pool* next; /* of all, in the order of making */
     struct pool* spare_next;
+    uint64_t number; /* counts all that were made, from 1; an id is used again */
     uint32_t id;
     uint32_t slow;  /* why no cache serves it: POOL_LIMITED ... */
     uint32_t flags; /* with what the options add */
@@ -116,6 +119,17 @@ WEIR_VAR_DECL struct pool_entry pool_chunk_none[CHUNK_POOLS];
 /* Whether the calling thread's end will be seen, so that it may have words in TLS. Set by the api layer. */
 WEIR_VAR_DECL bool (*pool_thread_hook)(void);
 
+/* What pools call before a call that no cache serves; NULL: nothing. Set by the api layer. */
+WEIR_VAR_DECL void (*pool_tick_hook)(void);
+
+/* The flags' names, for options and figures. The option pool_debug takes those from POOL_FLAG_OPTIONS on. */
+enum { POOL_FLAG_OPTIONS = 2, POOL_FLAG_COUNT = 10 };
+struct pool_flag {
+    const char* word;
+    uint32_t flag;
+};
+WEIR_VAR_DECL const struct pool_flag pool_flags[POOL_FLAG_COUNT];
+
 struct pool_entry;
 
 /* ---- storage.c */
@@ -150,6 +164,8 @@ WEIR_FN struct pool_entry* entry_get(struct pool* pool, struct weir_pool_cache* 
 WEIR_FN void* entry_alloc(struct pool_entry* e, bool cached_only);
 /* False: not taken, for want of memory. */
 WEIR_FN bool entry_free(struct pool_entry* e, void* p);
+/* What threads that a fork left behind had cached serves the others. Under pools_lock. */
+WEIR_FN void threads_reclaim(void);
 /* Of all threads' entries, under pools_lock. */
 struct pool_sums {
     int64_t net; /* objects that went through caches into the program's hands */
@@ -183,6 +199,11 @@ WEIR_FN void pool_flush(struct weir_pool* handle);
 WEIR_FN void pool_gc(void);
 WEIR_FN int pool_stats(struct weir_pool* handle, struct weir_pool_stats* out);
 WEIR_FN int pool_stats_at(unsigned index, struct weir_pool_stats* out);
+/* Call `visit` for the pools that were made after number `after`, in the order of making, until it says
+ * false. It runs under pools_lock, and must neither wait nor call the heap. Without `wait`: where the lock is
+ * free alone; false: it was not. Returns in *made how many pools were ever made. */
+typedef bool pool_visitor(const struct pool* pool, const struct weir_pool_stats* figures, void* context);
+WEIR_FN bool pool_visit(uint64_t after, bool wait, pool_visitor* visit, void* context, uint64_t* made);
 
 /* The calling thread's entry, without looking whether there is one: of a thread or pool without, an empty
  * one. */

@@ -206,8 +206,7 @@ static void visit_leave(struct pool_entry* e, void* unused) {
     entry_fold(e);
 }
 
-/* Under pools_lock: what threads that a fork left behind had cached. */
-static void threads_reclaim(void) {
+WEIR_FN void threads_reclaim(void) {
     if (!threads_left) return;
     threads_left = false;
     for (struct pool_thread* t = threads; t != NULL; t = t->next) {
@@ -362,7 +361,6 @@ static struct pool_sums entry_read(const struct pool_entry* e) {
 
 WEIR_FN struct pool_sums entries_sum(const struct pool* pool) {
     struct pool_sums all = {0, 0};
-    threads_reclaim();
     for (struct pool_thread* t = threads; t != NULL; t = t->next) {
         const struct pool_entry* e = entry_peek(t, pool);
         if (e->pool != pool) continue;

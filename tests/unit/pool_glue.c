@@ -50,6 +50,20 @@ uint64_t unit_pool_tick(void) {
     uint64_t shrunk;
     return storage_tick(&shrunk);
 }
+struct unit_rows {
+    struct unit_pool* at;
+    int count;
+    int room;
+};
+static bool unit_row_add(const struct pool* pool, const struct weir_pool_stats* figures, void* context) {
+    struct unit_rows* r = context;
+    r->at[r->count++] = (struct unit_pool){pool->number, pool->id, *figures};
+    return r->count < r->room;
+}
+int unit_pool_visit(uint64_t after, bool wait, struct unit_pool* rows, int count, uint64_t* made) {
+    struct unit_rows r = {rows, 0, count};
+    return pool_visit(after, wait, unit_row_add, &r, made) ? r.count : -1;
+}
 void unit_pool_fork_prepare(void) { pool_fork_prepare(); }
 void unit_pool_fork_parent(void) { pool_fork_parent(); }
 void unit_pool_fork_child(void) { pool_fork_child(); }

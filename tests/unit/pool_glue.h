@@ -6,10 +6,19 @@
 #define WEIR_TESTS_UNIT_POOL_GLUE_H
 
 #include "base/compiler.h"
+#include "weir/pool.h"
 
 struct os_lock;
 
 uint64_t unit_pool_tick(void); /* what the helper does at each of its looks */
+/* Names and figures of at most `count` pools that were made after number `after`; the number of them, or -1:
+ * the lock was not free. */
+struct unit_pool {
+    uint64_t number;
+    uint32_t id;
+    struct weir_pool_stats figures;
+};
+int unit_pool_visit(uint64_t after, bool wait, struct unit_pool* rows, int count, uint64_t* made);
 void unit_pool_fork_prepare(void);
 void unit_pool_fork_parent(void);
 void unit_pool_fork_child(void);

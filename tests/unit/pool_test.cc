@@ -260,6 +260,68 @@ TEST(Pool, FiguresOfAllByNumber) {
     }));
 }
 
+TEST(Pool, AVisitGoesOnWhereOneStopped) {
+    EXPECT_FINE(in_child([] {
+        std::vector<weir_pool*> pools;
+        for (const char* name : {"a", "b", "c", "d", "e"}) pools.push_back(weir_pool_create(name, 100, 0, 0));
+        Objects objects(pools[2], 100);
+        for (unsigned i = 0; i < 7; i++) objects.alloc();
+        std::vector<unit_pool> rows(10);
+        uint64_t made = 0;
+        ASSERT_EQ(unit_pool_visit(0, true, rows.data(), 2, &made), 2);
+        EXPECT_EQ(made, 5u);
+        EXPECT_STREQ(rows[1].figures.name, "b");
+        // What ends in between is left out, and nothing else; its id is the next one's.
+        uint64_t last = rows[1].number;
+        EXPECT_EQ(weir_pool_destroy(pools[0]), 0);
+        EXPECT_EQ(weir_pool_destroy(pools[3]), 0);
+        uint32_t id_of_a = rows[0].id;
+        pools.push_back(weir_pool_create("f", 3000, 0, 0));
+        pools.push_back(weir_pool_create("g", 100, 0, 0));
+        ASSERT_EQ(unit_pool_visit(last, true, rows.data(), 10, &made), 4);
+        EXPECT_EQ(made, 7u);
+        std::string names;
+        for (unsigned i = 0; i < 4; i++) names += rows[i].figures.name;
+        EXPECT_EQ(names, "cefg");
+        EXPECT_EQ(rows[3].id, id_of_a);
+        EXPECT_EQ(rows[3].number, 7u);
+        // All figures fit: those of one look at all, and those of the pool alone.
+        EXPECT_EQ(rows[0].figures.used, 7u);
+        EXPECT_EQ(rows[0].figures.users, 4u);
+        for (unsigned i = 0; i < 4; i++) {
+            weir_pool_stats s = {};
+            s.struct_size = sizeof s;
+            EXPECT_EQ(weir_pool_stats_at(i + 1, &s), 0);
+            EXPECT_EQ(memcmp(&s, &rows[i].figures, sizeof s), 0) << i;
+        }
+        EXPECT_EQ(rows[0].figures.allocated, 7 + rows[0].figures.cached);
+    }));
+}
+
+TEST(Pool, AVisitThatDoesNotWaitFindsTheLockFreeOrDoesNothing) {
+    EXPECT_FINE(in_child([] {
+        weir_pool_create("a", 100, 0, 0);
+        unit_pool row;
+        uint64_t made = 0;
+        EXPECT_EQ(unit_pool_visit(0, false, &row, 1, &made), 1);
+        os_lock_take(unit_pools_lock());
+        EXPECT_EQ(unit_pool_visit(0, false, &row, 1, &made), -1);
+        os_lock_give(unit_pools_lock());
+        EXPECT_EQ(unit_pool_visit(0, false, &row, 1, &made), 1);
+        EXPECT_EQ(unit_pool_visit(made, false, &row, 1, &made), 0);
+    }));
+}
+
+TEST(Pool, FewerThanNoneInUseAreNone) {
+    EXPECT_FINE(in_child([] {
+        weir_pool* a = weir_pool_create("a", 100, 0, 0);
+        weir_pool* b = weir_pool_create("b", 100, 0, 0);
+        weir_pool_free(b, weir_pool_alloc(a)); // as a look finds them that comes between two threads' counts
+        EXPECT_EQ(stats(a).used, 1u);
+        EXPECT_EQ(stats(b).used, 0u);
+    }));
+}
+
 TEST(Pool, FlushEmptiesTheTierAndTheOwnCache) {
     EXPECT_FINE(in_child([] {
         weir_pool* pool = weir_pool_create("flushed", 1024, 0, 0);
