@@ -1,11 +1,15 @@
 /* weir/wire.h: the records through which a process on weir and the `weir` tool talk.
  *
- * The tool creates a file of `sizeof(struct weir_wire_header) + slot_count * sizeof(struct
- * weir_wire_slot)` bytes, fills in the header and names it in the environment variable WEIR_WIRE. Every
- * process that loads the library maps the file shared and claims one slot with an atomic increment of
- * `slots_claimed`; a child of fork claims its own. A process writes its slot alone; the tool only reads.
- * A process that finds no slot free runs on and counts itself in `slots_refused`. Byte order and
- * alignment are the machine's: both sides run on one host. It deliberately knows nothing of the heap.
+ *     header | slots, one per process ............. | rows of pools, in chunks of 16 ...............
+ *      64 B    slot_count * sizeof(weir_wire_slot)    pool_count * sizeof(weir_wire_pool)
+ *
+ * The tool creates a file of that size, fills in the header and names it in the environment variable
+ * WEIR_WIRE. Every process that loads the library maps the file shared and claims one slot with an atomic
+ * increment of `slots_claimed`; a child of fork claims its own. A process with object pools claims chunks of
+ * rows in the same way. A process writes what it claimed alone; the tool only reads. A process that finds no
+ * slot free runs on and counts itself in `slots_refused`; pools that find no row are counted in their
+ * process's slot. Byte order and alignment are the machine's: both sides run on one host. It deliberately
+ * knows nothing of the heap.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -18,16 +22,22 @@
 #define WEIR_WIRE_VERSION 1u
 #define WEIR_WIRE_SLOT_COUNT_MAX 65536u
 #define WEIR_WIRE_EXE_BYTES 256u
+#define WEIR_WIRE_POOL_COUNT_MAX 65536u
+#define WEIR_WIRE_POOL_CHUNK 16u
+#define WEIR_WIRE_POOL_NAME_BYTES 32u
 
-/* Sync: everything but the two counters is written by the tool before the first process starts. */
+/* Sync: everything but the three counters is written by the tool before the first process starts. */
 struct weir_wire_header {
-    uint64_t magic;         /* WEIR_WIRE_MAGIC */
-    uint32_t version;       /* WEIR_WIRE_VERSION */
-    uint32_t slot_count;    /* number of slots behind the header */
-    uint32_t slot_bytes;    /* sizeof(struct weir_wire_slot) */
-    uint32_t slots_claimed; /* atomic, relaxed: the next slot's index */
-    uint32_t slots_refused; /* atomic, relaxed: processes that found no slot */
-    uint32_t reserved[9];
+    uint64_t magic;               /* WEIR_WIRE_MAGIC */
+    uint32_t version;             /* WEIR_WIRE_VERSION */
+    uint32_t slot_count;          /* number of slots behind the header */
+    uint32_t slot_bytes;          /* sizeof(struct weir_wire_slot) */
+    uint32_t slots_claimed;       /* atomic, relaxed: the next slot's index */
+    uint32_t slots_refused;       /* atomic, relaxed: processes that found no slot */
+    uint32_t pool_count;          /* number of rows behind the slots, a multiple of a chunk; 0: no section */
+    uint32_t pool_bytes;          /* sizeof(struct weir_wire_pool) */
+    uint32_t pool_chunks_claimed; /* atomic, relaxed: the next chunk's index; above the last: none was free */
+    uint32_t reserved[6];
 };
 
 /* What a process has shown so far. The order is that of time. */
@@ -71,14 +81,46 @@ struct weir_wire_slot {
     uint64_t release_calls;
     uint64_t release_window_ns;
     uint64_t hole_bytes;
-    uint64_t reserved[7];
+    uint64_t refreshed_ns;   /* CLOCK_MONOTONIC at the last refresh */
+    uint64_t pools_made;     /* object pools ever made, a parent's before the fork included */
+    uint64_t pools_left_out; /* of those that there are now: without a row */
+    uint32_t pools;          /* that there are now */
+    uint32_t
+        pools_turn; /* odd while the process changes its rows; release, pairs with the reader's acquire */
+    uint64_t reserved[3];
     char exe[WEIR_WIRE_EXE_BYTES]; /* target of /proc/self/exe, NUL-terminated, cut if longer */
 };
 
+/* One object pool: what struct weir_pool_stats of weir/pool.h says, under the same names.
+ * Sync: as a slot; `pools_turn` of the process's slot tells which figures are of one moment. */
+struct weir_wire_pool {
+    uint32_t slot;   /* index of its process's slot, plus 1; 0: no pool */
+    uint32_t flags;  /* WEIR_POOL_EXACT ... */
+    uint64_t number; /* in the order of making, unique in the process */
+    uint64_t object_bytes;
+    uint64_t block_bytes;
+    uint64_t users;
+    uint64_t storage;
+    uint64_t allocated;
+    uint64_t used;
+    uint64_t held;
+    uint64_t cached;
+    uint64_t shared;
+    uint64_t needed;
+    uint64_t magazine;
+    uint64_t limit;
+    uint64_t failed;
+    uint64_t seen_ns; /* CLOCK_MONOTONIC: the look in which it was last there */
+    uint64_t reserved[4];
+    char name[WEIR_WIRE_POOL_NAME_BYTES]; /* NUL-terminated */
+};
+
 #if defined(__cplusplus)
+static_assert(sizeof(struct weir_wire_pool) == 192, "a row's size is part of the wire format");
 static_assert(sizeof(struct weir_wire_header) == 64, "the header is one cache line");
 static_assert(sizeof(struct weir_wire_slot) == 512, "a slot's size is part of the wire format");
 #else
+_Static_assert(sizeof(struct weir_wire_pool) == 192, "a row's size is part of the wire format");
 _Static_assert(sizeof(struct weir_wire_header) == 64, "the header is one cache line");
 _Static_assert(sizeof(struct weir_wire_slot) == 512, "a slot's size is part of the wire format");
 #endif

@@ -243,11 +243,12 @@ static bool pool_rows_add(const struct pool* pool, const struct weir_pool_stats*
 
 static void json_pools(struct json* j) {
     struct pool_rows r = {.last = 0};
-    uint64_t made;
     bool first = true;
     do {
         r.count = 0;
-        pool_visit(r.last, true, pool_rows_add, &r, &made);
+        os_lock_take(&pools_lock);
+        pool_visit(r.last, pool_rows_add, &r);
+        os_lock_give(&pools_lock);
         for (unsigned i = 0; i < r.count; i++) {
             json_pool(j, &r.rows[i], first);
             first = false;

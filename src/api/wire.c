@@ -8,6 +8,7 @@
 #include "heap/heap.h"
 #include "os/os.h"
 #include "page/release.h"
+#include "pool/pool.h"
 #include "weir/wire.h"
 
 enum { REFRESH_EARLY = 4, REFRESH_CALLS = 64 };
@@ -17,9 +18,13 @@ enum { REFRESH_EARLY = 4, REFRESH_CALLS = 64 };
 #define REFRESH_NS_MAX 50000000u
 
 static struct weir_wire_header* wire_file;
-static struct weir_wire_slot* wire_slot; /* Sync: set by the constructor and by the only thread of a child */
-static struct weir_stats wire_inherited; /* a fork's child: its parent's counts; Sync: as wire_slot */
-static uint64_t wire_due_ns;             /* Sync: relaxed; whoever moves it on refreshes */
+static struct weir_wire_slot* wire_slot;  /* Sync: set by the constructor and by the only thread of a child */
+static struct weir_stats wire_inherited;  /* a fork's child: its parent's counts; Sync: as wire_slot */
+static struct weir_wire_pool* wire_pools; /* the rows; NULL: the file has none. Sync: the constructor */
+/* Which of the file's chunks has the rows of pools 16 * i to 16 * i + 15, plus 1; 0: none yet. Sync:
+ * pools_lock. */
+static uint16_t wire_chunks[CHUNKS];
+static uint64_t wire_due_ns; /* Sync: relaxed; whoever moves it on refreshes */
 
 static void wire_claim(void) {
     uint32_t index = add_relaxed(&wire_file->slots_claimed, 1);
@@ -36,11 +41,98 @@ static void wire_claim(void) {
     wire_slot = slot;
 }
 
+/* ---- Object pools: a pool's row is found by its id, so that a row serves one pool until that ends. */
+
+static_assert(CHUNK_POOLS == WEIR_WIRE_POOL_CHUNK && POOL_NAME_BYTES == WEIR_WIRE_POOL_NAME_BYTES,
+              "chunks and names are those of pools");
+static_assert(WEIR_WIRE_POOL_COUNT_MAX / WEIR_WIRE_POOL_CHUNK < UINT16_MAX, "a chunk's number fits");
+
+struct wire_pools_look {
+    uint64_t now;
+    uint32_t pools;
+    uint32_t left_out;
+};
+
+/* NULL: all chunks are taken. */
+static struct weir_wire_pool* wire_row(uint32_t id) {
+    uint16_t* chunk = &wire_chunks[id / CHUNK_POOLS];
+    uint32_t chunks = wire_file->pool_count / CHUNK_POOLS;
+    /* Asked before the increment, which no number of pools may carry around. */
+    if (*chunk == 0 && load_relaxed(&wire_file->pool_chunks_claimed) < chunks) {
+        uint32_t index = add_relaxed(&wire_file->pool_chunks_claimed, 1);
+        if (index < chunks) *chunk = (uint16_t)(index + 1);
+    }
+    return *chunk == 0 ? NULL : &wire_pools[(*chunk - 1) * CHUNK_POOLS + id % CHUNK_POOLS];
+}
+
+static bool wire_pool(const struct pool* pool, const struct weir_pool_stats* figures, void* context) {
+    struct wire_pools_look* look = context;
+    look->pools++;
+    struct weir_wire_pool* row = wire_row(pool->id);
+    if (row == NULL) {
+        look->left_out++;
+        return true;
+    }
+    struct weir_wire_pool all = {
+        .slot = (uint32_t)(wire_slot - (struct weir_wire_slot*)(wire_file + 1)) + 1,
+        .flags = figures->flags,
+        .number = pool->number,
+        .object_bytes = figures->object_bytes,
+        .block_bytes = figures->block_bytes,
+        .users = figures->users,
+        .storage = figures->storage,
+        .allocated = figures->allocated,
+        .used = figures->used,
+        .held = figures->held,
+        .cached = figures->cached,
+        .shared = figures->shared,
+        .needed = figures->needed,
+        .magazine = figures->magazine,
+        .limit = figures->limit,
+        .failed = figures->failed,
+        .seen_ns = look->now,
+    };
+    __builtin_memcpy(all.name, figures->name, sizeof all.name);
+    *row = all;
+    return true;
+}
+
+/* Rows of pools that ended. */
+static void wire_pools_sweep(const struct wire_pools_look* look) {
+    for (uint32_t c = 0; c < CHUNKS; c++) {
+        if (wire_chunks[c] == 0) continue;
+        struct weir_wire_pool* rows = &wire_pools[(wire_chunks[c] - 1) * CHUNK_POOLS];
+        for (uint32_t i = 0; i < CHUNK_POOLS; i++)
+            if (rows[i].seen_ns != look->now) rows[i].slot = 0;
+    }
+}
+
+/* Only the end waits for who is at work on the list of pools, unless that is what this thread left to end. */
+static void wire_pools_refresh(uint64_t now, bool last) {
+    if (wire_pools == NULL) return;
+    if (last && !os_lock_is_mine(&pools_lock))
+        os_lock_take(&pools_lock);
+    else if (!os_lock_try(&pools_lock))
+        return;
+    struct weir_wire_slot* slot = wire_slot;
+    struct wire_pools_look look = {.now = now, .pools = 0, .left_out = 0};
+    store_relaxed(&slot->pools_turn, slot->pools_turn + 1);
+    __atomic_thread_fence(__ATOMIC_RELEASE); /* before the rows change */
+    store_relaxed(&slot->pools_made, pool_visit(0, wire_pool, &look));
+    wire_pools_sweep(&look);
+    store_relaxed(&slot->pools, look.pools);
+    store_relaxed(&slot->pools_left_out, (uint64_t)look.left_out);
+    store_release(&slot->pools_turn, slot->pools_turn + 1); /* publishes the rows */
+    os_lock_give(&pools_lock);
+}
+
+/* ---- Refresh. */
+
 static uint64_t wire_sys_calls(const struct weir_stats* all) {
     return all->sys_map + all->sys_protect + all->sys_purge + all->sys_remap + all->sys_other;
 }
 
-static void wire_refresh(void) {
+static void wire_refresh(bool last) {
     struct weir_wire_slot* slot = wire_slot;
     struct weir_stats all;
     struct census t;
@@ -68,6 +160,9 @@ static void wire_refresh(void) {
     store_relaxed(&slot->release_calls, all.release_calls - old->release_calls);
     store_relaxed(&slot->release_window_ns, all.release_window_ns);
     store_relaxed(&slot->hole_bytes, all.hole_bytes);
+    uint64_t now = os_clock_ns();
+    wire_pools_refresh(now, last);
+    store_relaxed(&slot->refreshed_ns, now);
 }
 
 /* One thread refreshes when it is time, whoever that is: the thread needs no heap. */
@@ -76,7 +171,7 @@ static void wire_look(void) {
     uint64_t due = load_relaxed(&wire_due_ns);
     if (now < due || !cas_acq_rel(&wire_due_ns, &due, now + REFRESH_NS)) return;
     if (wire_slot == NULL) return;
-    wire_refresh();
+    wire_refresh(false);
     uint64_t pause = (os_clock_ns() - now) * 100;
     if (pause > REFRESH_NS_MAX) pause = REFRESH_NS_MAX;
     if (pause > REFRESH_NS) store_relaxed(&wire_due_ns, now + pause);
@@ -88,10 +183,26 @@ static void wire_look(void) {
 static void wire_tick(void) {
     uint64_t calls = heap_self()->slow_calls;
     if (calls == REFRESH_EARLY || calls == REFRESH_EARLY * 8) {
-        if (wire_slot != NULL) wire_refresh();
+        if (wire_slot != NULL) wire_refresh(false);
         return;
     }
     if ((calls & (REFRESH_CALLS - 1)) == 0) wire_look();
+}
+
+static struct weir_wire_pool* wire_rows(struct weir_wire_header* file) {
+    return (struct weir_wire_pool*)((struct weir_wire_slot*)(file + 1) + file->slot_count);
+}
+
+static bool wire_fits(const struct weir_wire_header* file, size_t bytes) {
+    if (file->magic != WEIR_WIRE_MAGIC || file->version != WEIR_WIRE_VERSION) return false;
+    if (file->slot_bytes != sizeof(struct weir_wire_slot) || file->slot_count > WEIR_WIRE_SLOT_COUNT_MAX)
+        return false;
+    bool rows = file->pool_count != 0;
+    if (rows && (file->pool_bytes != sizeof(struct weir_wire_pool) ||
+                 file->pool_count % WEIR_WIRE_POOL_CHUNK != 0 || file->pool_count > WEIR_WIRE_POOL_COUNT_MAX))
+        return false;
+    size_t end = sizeof *file + (size_t)file->slot_count * sizeof(struct weir_wire_slot);
+    return bytes >= end + (size_t)file->pool_count * sizeof(struct weir_wire_pool);
 }
 
 WEIR_FN void wire_open(void) {
@@ -100,19 +211,19 @@ WEIR_FN void wire_open(void) {
     size_t bytes = 0;
     struct weir_wire_header* file = os_map_file(path, &bytes);
     if (file == NULL) return;
-    if (bytes < sizeof *file || file->magic != WEIR_WIRE_MAGIC || file->version != WEIR_WIRE_VERSION ||
-        file->slot_bytes != sizeof(struct weir_wire_slot) || file->slot_count > WEIR_WIRE_SLOT_COUNT_MAX ||
-        bytes < sizeof *file + (size_t)file->slot_count * sizeof(struct weir_wire_slot)) {
+    if (bytes < sizeof *file || !wire_fits(file, bytes)) {
         os_unmap(file, bytes);
         return;
     }
     wire_file = file;
+    if (file->pool_count != 0) wire_pools = wire_rows(file);
     wire_claim();
     if (wire_slot == NULL) return;
     store_release(&wire_slot->state, (uint32_t)WEIR_WIRE_LOADED); /* publishes the identity fields */
     heap_tick_hook = wire_tick;
     heap_large_hook = wire_look;
     release_tick_hook = wire_look;
+    pool_tick_hook = wire_look;
 }
 
 WEIR_FN void wire_reached(void) {
@@ -122,6 +233,7 @@ WEIR_FN void wire_reached(void) {
 
 WEIR_FN void wire_forked(void) {
     if (wire_file == NULL) return;
+    __builtin_memset(wire_chunks, 0, sizeof wire_chunks); /* those rows are the parent's */
     wire_claim();
     if (wire_slot == NULL) return;
     struct census t;
@@ -132,7 +244,7 @@ WEIR_FN void wire_forked(void) {
 
 WEIR_FN void wire_ended(void) {
     if (wire_slot == NULL) return;
-    wire_refresh();
+    wire_refresh(true);
     store_relaxed(&wire_slot->end_ns, os_clock_ns());
     /* A process in which no call came stays LOADED: that is what the reader wants to know. */
     if (load_relaxed(&wire_slot->state) != WEIR_WIRE_LOADED)

@@ -325,12 +325,7 @@ WEIR_FN int pool_stats_at(unsigned index, struct weir_pool_stats* out) {
     return error;
 }
 
-WEIR_FN bool pool_visit(uint64_t after, bool wait, pool_visitor* visit, void* context, uint64_t* made) {
-    if (wait)
-        os_lock_take(&pools_lock);
-    else if (!os_lock_try(&pools_lock))
-        return false;
-    *made = pools_made;
+WEIR_FN uint64_t pool_visit(uint64_t after, pool_visitor* visit, void* context) {
     storage_gather(NULL);
     for (const struct pool* pool = pools; pool != NULL; pool = pool->next) {
         if (pool->number <= after) continue;
@@ -338,8 +333,7 @@ WEIR_FN bool pool_visit(uint64_t after, bool wait, pool_visitor* visit, void* co
         stats_fill_pool(pool, &figures);
         if (!visit(pool, &figures, context)) break;
     }
-    os_lock_give(&pools_lock);
-    return true;
+    return pools_made;
 }
 
 WEIR_FN int pool_destroy(struct weir_pool* handle) {

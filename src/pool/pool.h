@@ -200,10 +200,9 @@ WEIR_FN void pool_gc(void);
 WEIR_FN int pool_stats(struct weir_pool* handle, struct weir_pool_stats* out);
 WEIR_FN int pool_stats_at(unsigned index, struct weir_pool_stats* out);
 /* Call `visit` for the pools that were made after number `after`, in the order of making, until it says
- * false. It runs under pools_lock, and must neither wait nor call the heap. Without `wait`: where the lock is
- * free alone; false: it was not. Returns in *made how many pools were ever made. */
+ * false. Returns how many were ever made. Under pools_lock. */
 typedef bool pool_visitor(const struct pool* pool, const struct weir_pool_stats* figures, void* context);
-WEIR_FN bool pool_visit(uint64_t after, bool wait, pool_visitor* visit, void* context, uint64_t* made);
+WEIR_FN uint64_t pool_visit(uint64_t after, pool_visitor* visit, void* context);
 
 /* The calling thread's entry, without looking whether there is one: of a thread or pool without, an empty
  * one. */

@@ -60,9 +60,12 @@ static bool unit_row_add(const struct pool* pool, const struct weir_pool_stats* 
     r->at[r->count++] = (struct unit_pool){pool->number, pool->id, *figures};
     return r->count < r->room;
 }
-int unit_pool_visit(uint64_t after, bool wait, struct unit_pool* rows, int count, uint64_t* made) {
+int unit_pool_visit(uint64_t after, struct unit_pool* rows, int count, uint64_t* made) {
     struct unit_rows r = {rows, 0, count};
-    return pool_visit(after, wait, unit_row_add, &r, made) ? r.count : -1;
+    os_lock_take(&pools_lock);
+    *made = pool_visit(after, unit_row_add, &r);
+    os_lock_give(&pools_lock);
+    return r.count;
 }
 void unit_pool_fork_prepare(void) { pool_fork_prepare(); }
 void unit_pool_fork_parent(void) { pool_fork_parent(); }

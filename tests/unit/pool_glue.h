@@ -11,14 +11,13 @@
 struct os_lock;
 
 uint64_t unit_pool_tick(void); /* what the helper does at each of its looks */
-/* Names and figures of at most `count` pools that were made after number `after`; the number of them, or -1:
- * the lock was not free. */
+/* Figures of at most `count` pools that were made after number `after`; the number of them. */
 struct unit_pool {
     uint64_t number;
     uint32_t id;
     struct weir_pool_stats figures;
 };
-int unit_pool_visit(uint64_t after, bool wait, struct unit_pool* rows, int count, uint64_t* made);
+int unit_pool_visit(uint64_t after, struct unit_pool* rows, int count, uint64_t* made);
 void unit_pool_fork_prepare(void);
 void unit_pool_fork_parent(void);
 void unit_pool_fork_child(void);

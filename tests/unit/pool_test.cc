@@ -268,7 +268,7 @@ TEST(Pool, AVisitGoesOnWhereOneStopped) {
         for (unsigned i = 0; i < 7; i++) objects.alloc();
         std::vector<unit_pool> rows(10);
         uint64_t made = 0;
-        ASSERT_EQ(unit_pool_visit(0, true, rows.data(), 2, &made), 2);
+        ASSERT_EQ(unit_pool_visit(0, rows.data(), 2, &made), 2);
         EXPECT_EQ(made, 5u);
         EXPECT_STREQ(rows[1].figures.name, "b");
         // What ends in between is left out, and nothing else; its id is the next one's.
@@ -278,7 +278,7 @@ TEST(Pool, AVisitGoesOnWhereOneStopped) {
         uint32_t id_of_a = rows[0].id;
         pools.push_back(weir_pool_create("f", 3000, 0, 0));
         pools.push_back(weir_pool_create("g", 100, 0, 0));
-        ASSERT_EQ(unit_pool_visit(last, true, rows.data(), 10, &made), 4);
+        ASSERT_EQ(unit_pool_visit(last, rows.data(), 10, &made), 4);
         EXPECT_EQ(made, 7u);
         std::string names;
         for (unsigned i = 0; i < 4; i++) names += rows[i].figures.name;
@@ -295,20 +295,6 @@ TEST(Pool, AVisitGoesOnWhereOneStopped) {
             EXPECT_EQ(memcmp(&s, &rows[i].figures, sizeof s), 0) << i;
         }
         EXPECT_EQ(rows[0].figures.allocated, 7 + rows[0].figures.cached);
-    }));
-}
-
-TEST(Pool, AVisitThatDoesNotWaitFindsTheLockFreeOrDoesNothing) {
-    EXPECT_FINE(in_child([] {
-        weir_pool_create("a", 100, 0, 0);
-        unit_pool row;
-        uint64_t made = 0;
-        EXPECT_EQ(unit_pool_visit(0, false, &row, 1, &made), 1);
-        os_lock_take(unit_pools_lock());
-        EXPECT_EQ(unit_pool_visit(0, false, &row, 1, &made), -1);
-        os_lock_give(unit_pools_lock());
-        EXPECT_EQ(unit_pool_visit(0, false, &row, 1, &made), 1);
-        EXPECT_EQ(unit_pool_visit(made, false, &row, 1, &made), 0);
     }));
 }
 
