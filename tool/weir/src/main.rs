@@ -11,10 +11,12 @@ mod library;
 mod options;
 mod output;
 mod plot;
+mod pools;
 mod procfs;
 mod program;
 mod report;
 mod run;
+mod stats;
 mod sys;
 mod timeline;
 mod units;
@@ -53,6 +55,11 @@ enum Action {
     /// 126 not executable, 127 no such program.
     #[command(override_usage = "weir compare [OPTIONS] -- COMMAND [ARGUMENTS]...")]
     Compare(Box<compare::Args>),
+    /// Show memory, calls and object pools of a running process
+    ///
+    /// The process must be one of a command that 'weir run' runs. It is neither stopped nor asked: the figures
+    /// are those that it wrote last, at most some 50 ms ago while it takes and gives back memory.
+    Stats(stats::Args),
     /// List the run-time options of the library
     Options,
     /// Print the versions of the tool and of the library inside it
@@ -89,6 +96,10 @@ fn act(action: Action) -> Result<End> {
     let text = match action {
         Action::Run(args) => return run::run(args),
         Action::Compare(args) => return compare::compare(*args),
+        Action::Stats(args) => {
+            stats::stats(&args)?;
+            return Ok(End::Code(0));
+        }
         Action::Options => options::listing(),
         Action::Version => format!(
             "weir {} (library {}, {})\n",
@@ -129,13 +140,16 @@ fn usage(error: &clap::Error) -> ExitCode {
         text.lines().map(str::trim).take_while(|line| !line.is_empty()).collect();
     let first = first.join(" ");
     let first = first.strip_prefix("error: ").unwrap_or(&first);
-    let known = ["run", "compare"];
+    let known = ["run", "compare", "stats"];
     let named = std::env::args().nth(1);
     let action = known.into_iter().find(|name| named.as_deref() == Some(name)).unwrap_or("run");
     errors::say(match error.kind() {
         ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand | ErrorKind::MissingSubcommand => {
             "nothing to do: 'weir run -- PROGRAM' runs a program, 'weir --help' lists the rest"
                 .into()
+        }
+        ErrorKind::MissingRequiredArgument if action == "stats" => {
+            "no process: write 'weir stats PID'".into()
         }
         ErrorKind::MissingRequiredArgument if first.contains("<COMMAND>") => {
             format!("no command: write 'weir {action} -- PROGRAM ARGUMENTS'")

@@ -132,7 +132,7 @@ pub fn environment<const N: usize>(pid: i32, names: [&str; N]) -> Option<[Option
     Some(names.map(|name| variable(&bytes, name)))
 }
 
-fn variable(environment: &[u8], name: &str) -> Option<Vec<u8>> {
+pub fn variable(environment: &[u8], name: &str) -> Option<Vec<u8>> {
     environment
         .split(|byte| *byte == 0)
         .find_map(|pair| Some(pair.strip_prefix(name.as_bytes())?.strip_prefix(b"=")?.to_vec()))

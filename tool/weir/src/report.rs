@@ -4,11 +4,12 @@
 //!
 //! SPDX-License-Identifier: Apache-2.0
 
+use crate::pools;
 use crate::sys::{self, Change};
 use crate::timeline::{Sample, Timeline};
-use crate::units::{bytes, count, duration, percent, plural};
+use crate::units::{bytes, count, duration, percent, plural, printable};
 use crate::verdict::{Row, Verdict};
-use crate::wire::{Figures, Header, Slot, State};
+use crate::wire::{Figures, Header, Pool, Pools, Slot, State};
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
@@ -98,11 +99,16 @@ fn fragmentation(resident: u64, live: u64) -> Option<f64> {
 
 // ---- text ------------------------------------------------------------------------------------
 
+/// Writes one line with a label.
+pub type Line<'a> = &'a dyn Fn(&mut String, &str, String);
+
+fn labelled(out: &mut String, label: &str, value: String) {
+    let _ = writeln!(out, "  {label:<15} {value}");
+}
+
 pub fn text(outcome: &Outcome) -> String {
     let mut out = String::new();
-    let line = |out: &mut String, label: &str, value: String| {
-        let _ = writeln!(out, "  {label:<15} {value}");
-    };
+    let line = labelled;
     let _ = writeln!(out, "weir: {}", shown_command(&outcome.command));
     line(&mut out, "result", end_text(outcome.end));
     line(
@@ -116,6 +122,8 @@ pub fn text(outcome: &Outcome) -> String {
         ),
     );
     figures_text(&mut out, outcome, &line);
+    let sets: Vec<(i32, &Pools)> = outcome.slots().map(|(pid, slot)| (pid, &slot.pools)).collect();
+    pools::text(&mut out, &sets, &line);
     match &outcome.wire {
         Err(error) => line(&mut out, "processes", format!("unknown: {error}")),
         Ok(header) => {
@@ -184,17 +192,36 @@ fn note(out: &mut String, text: &str) {
     let _ = writeln!(out, "  note: {text}");
 }
 
-fn figures_text(out: &mut String, outcome: &Outcome, line: &dyn Fn(&mut String, &str, String)) {
+fn figures_text(out: &mut String, outcome: &Outcome, line: Line) {
     let Some(root) = outcome.root() else {
         let peak = bytes(outcome.resident_max_bytes);
         line(out, "memory", format!("{peak} resident at the peak, by the kernel's count"));
         if outcome.slots().next().is_some() {
-            calls_text(out, outcome, line);
+            calls_text(out, &outcome.total(), outcome.timeline.last(), line);
         }
         return;
     };
-    let f = &root.figures;
-    let rest = if root.state == State::Ended { "at the end" } else { "when last seen" };
+    memory_text(out, root, line);
+    let several = outcome.slots().count();
+    if several > 1 {
+        let total = outcome.total();
+        line(
+            out,
+            "all processes",
+            format!(
+                "{} resident and {} live, as the sum of {several} peaks",
+                bytes(total.resident_peak_bytes),
+                bytes(total.live_peak_bytes)
+            ),
+        );
+    }
+    calls_text(out, &outcome.total(), outcome.timeline.last(), line);
+}
+
+/// What one process has, and had at most.
+fn memory_text(out: &mut String, slot: &Slot, line: Line) {
+    let f = &slot.figures;
+    let rest = if slot.state == State::Ended { "at the end" } else { "when last seen" };
     line(
         out,
         "resident",
@@ -227,24 +254,9 @@ fn figures_text(out: &mut String, outcome: &Outcome, line: &dyn Fn(&mut String, 
             bytes(f.metadata_bytes)
         ),
     );
-    let several = outcome.slots().count();
-    if several > 1 {
-        let total = outcome.total();
-        line(
-            out,
-            "all processes",
-            format!(
-                "{} resident and {} live, as the sum of {several} peaks",
-                bytes(total.resident_peak_bytes),
-                bytes(total.live_peak_bytes)
-            ),
-        );
-    }
-    calls_text(out, outcome, line);
 }
 
-fn calls_text(out: &mut String, outcome: &Outcome, line: &dyn Fn(&mut String, &str, String)) {
-    let total = outcome.total();
+fn calls_text(out: &mut String, total: &Figures, last: Option<&Sample>, line: Line) {
     line(
         out,
         "calls",
@@ -256,7 +268,7 @@ fn calls_text(out: &mut String, outcome: &Outcome, line: &dyn Fn(&mut String, &s
         ),
     );
     line(out, "system calls", format!("{} by the allocator", count(total.sys_calls)));
-    released_text(out, &total, outcome.timeline.last(), line);
+    released_text(out, total, last, line);
     if total.misuse_reports > 0 {
         let reports = plural(total.misuse_reports, "report", "reports");
         line(out, "MISUSE", format!("{reports}: the program broke the rules of malloc, see above"));
@@ -264,12 +276,7 @@ fn calls_text(out: &mut String, outcome: &Outcome, line: &dyn Fn(&mut String, &s
 }
 
 /// What became of memory that was free, and what is resident after it.
-fn released_text(
-    out: &mut String,
-    total: &Figures,
-    last: Option<&Sample>,
-    line: &dyn Fn(&mut String, &str, String),
-) {
+fn released_text(out: &mut String, total: &Figures, last: Option<&Sample>, line: Line) {
     let calls = plural(total.release_calls, "system call", "system calls");
     let mut given = format!("{} in {calls}", bytes(total.purged_bytes));
     if total.purged_bytes > 0 {
@@ -362,11 +369,6 @@ fn shown_command(command: &[String]) -> String {
     format!("{cut}...")
 }
 
-/// File names and arguments may hold control characters, which a terminal would obey.
-fn printable(text: &str) -> String {
-    text.chars().map(|c| if c.is_control() { '?' } else { c }).collect()
-}
-
 // ---- JSON ------------------------------------------------------------------------------------
 
 #[derive(Serialize)]
@@ -405,6 +407,9 @@ struct JsonSlot<'a> {
     fragmentation_percent: Option<f64>,
     #[serde(flatten)]
     figures: &'a Figures,
+    pools_made: u64,
+    pools_left_out: u64,
+    pools: &'a [Pool],
 }
 
 #[derive(Serialize)]
@@ -519,5 +524,70 @@ fn json_slot(slot: &Slot) -> JsonSlot<'_> {
         fragmentation_peak_percent: fragmentation(f.resident_peak_bytes, f.live_peak_bytes),
         fragmentation_percent: fragmentation(f.resident_bytes, f.live_bytes),
         figures: f,
+        pools_made: slot.pools.made,
+        pools_left_out: slot.pools.left_out,
+        pools: &slot.pools.rows,
     }
+}
+
+// ---- a process that is running ---------------------------------------------------------------
+
+const LIVE_SCHEMA: &str = "weir-stats/1";
+
+/// What a running process wrote last.
+pub struct Live {
+    pub pid: i32,
+    pub slot: Slot,
+    /// CLOCK_MONOTONIC when it was read.
+    pub now_ns: u64,
+}
+
+impl Live {
+    /// How long ago it wrote its figures.
+    fn age(&self) -> Duration {
+        Duration::from_nanos(self.now_ns.saturating_sub(self.slot.refreshed_ns))
+    }
+
+    fn running(&self) -> Duration {
+        Duration::from_nanos(self.now_ns.saturating_sub(self.slot.start_ns))
+    }
+}
+
+pub fn live_text(live: &Live) -> String {
+    let mut out = String::new();
+    let slot = &live.slot;
+    let _ = writeln!(out, "weir: process {}, {}", live.pid, printable(&slot.exe));
+    let (age, running) = (duration(live.age()), duration(live.running()));
+    labelled(&mut out, "figures", format!("of {age} ago, {running} after its start"));
+    memory_text(&mut out, slot, &labelled);
+    calls_text(&mut out, &slot.figures, None, &labelled);
+    pools::text(&mut out, &[(live.pid, &slot.pools)], &labelled);
+    out
+}
+
+#[derive(Serialize)]
+struct JsonLive<'a> {
+    schema: &'static str,
+    tool_version: &'static str,
+    pid: i32,
+    exe: &'a str,
+    age_seconds: f64,
+    running_seconds: f64,
+    #[serde(flatten)]
+    figures: JsonSlot<'a>,
+}
+
+pub fn live_json(live: &Live) -> serde_json::Result<String> {
+    let json = JsonLive {
+        schema: LIVE_SCHEMA,
+        tool_version: env!("CARGO_PKG_VERSION"),
+        pid: live.pid,
+        exe: &live.slot.exe,
+        age_seconds: live.age().as_secs_f64(),
+        running_seconds: live.running().as_secs_f64(),
+        figures: json_slot(&live.slot),
+    };
+    let mut text = serde_json::to_string_pretty(&json)?;
+    text.push('\n');
+    Ok(text)
 }

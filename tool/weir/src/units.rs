@@ -70,6 +70,11 @@ pub fn percent(value: f64) -> String {
     if value >= 9.95 { format!("{value:.0} %") } else { format!("{value:.1} %") }
 }
 
+/// Names, paths and arguments may hold control characters, which a terminal would obey.
+pub fn printable(text: &str) -> String {
+    text.chars().map(|c| if c.is_control() { '?' } else { c }).collect()
+}
+
 /// The command as one would type it.
 pub fn quoted(command: &[String]) -> String {
     let plain = |c: char| c.is_ascii_alphanumeric() || "-_./=:,+@%".contains(c);

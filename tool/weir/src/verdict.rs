@@ -344,12 +344,13 @@ fn machine_name(machine: u16) -> String {
 mod tests {
     use super::*;
     use crate::watch::Environment;
-    use crate::wire::Figures;
+    use crate::wire::{Figures, Pools};
 
     const CONTEXT: Context = Context { library_machine: elf::MACHINE_X86_64, slots_refused: 0 };
 
     fn slot(pid: i32, state: State, start_ns: u64, exe: &str) -> Slot {
         Slot {
+            index: 0,
             state,
             pid,
             parent_pid: 1,
@@ -357,6 +358,9 @@ mod tests {
             start_ns,
             end_ns: 0,
             figures: Figures { alloc_calls: 1, ..Figures::default() },
+            refreshed_ns: start_ns,
+            pools: Pools::default(),
+            pools_turn: 0,
             exe: exe.to_owned(),
         }
     }

@@ -15,6 +15,13 @@ pub const HEADER_BYTES: usize = 64;
 pub const SLOT_BYTES: usize = 512;
 pub const SLOT_COUNT: u32 = 4096;
 pub const SLOT_COUNT_MAX: u32 = 65536;
+/// Rows of pools that the tool's files have, for all processes of a run.
+pub const POOL_COUNT: u32 = 8192;
+pub const POOL_BYTES: usize = 192;
+const POOL_COUNT_MAX: u32 = 65536;
+const POOL_CHUNK: u32 = 16;
+const POOL_NAME_AT: usize = 160;
+const POOLS_TURN_AT: usize = 228;
 const EXE_AT: usize = 256;
 const EXE_BYTES: usize = 256;
 
@@ -28,6 +35,7 @@ pub enum State {
 
 #[derive(Debug, Clone)]
 pub struct Slot {
+    pub index: u32,
     pub state: State,
     pub pid: i32,
     pub parent_pid: i32,
@@ -35,7 +43,64 @@ pub struct Slot {
     pub start_ns: u64,
     pub end_ns: u64,
     pub figures: Figures,
+    pub refreshed_ns: u64,
+    pub pools: Pools,
+    /// Odd: its rows were being changed.
+    pub pools_turn: u32,
     pub exe: String,
+}
+
+/// The object pools of one process.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Pools {
+    /// Ever made, a parent's before the fork included.
+    pub made: u64,
+    pub now: u32,
+    /// Of those that there are now, the ones without a row.
+    pub left_out: u64,
+    /// In the order of making.
+    pub rows: Vec<Pool>,
+}
+
+/// One object pool. Names, units and order are those of wire.h.
+#[derive(Debug, Clone, Default, PartialEq, Eq, serde::Serialize)]
+pub struct Pool {
+    pub name: String,
+    #[serde(skip)]
+    pub number: u64,
+    pub object_bytes: u64,
+    pub block_bytes: u64,
+    pub users: u64,
+    pub storage: u64,
+    pub allocated: u64,
+    pub used: u64,
+    pub held: u64,
+    pub cached: u64,
+    pub shared: u64,
+    pub needed: u64,
+    pub magazine: u64,
+    pub limit: u64,
+    pub failed: u64,
+    #[serde(serialize_with = "flag_names")]
+    pub flags: u32,
+}
+
+/// As pool.h has them.
+const POOL_FLAGS: [(&str, u32); 10] = [
+    ("exact", 0x1),
+    ("no_merge", 0x2),
+    ("zero", 0x4),
+    ("no_cache", 0x8),
+    ("poison", 0x100),
+    ("integrity", 0x200),
+    ("caller", 0x400),
+    ("tag", 0x800),
+    ("cold_first", 0x1000),
+    ("guard", 0x2000),
+];
+
+fn flag_names<S: serde::Serializer>(flags: &u32, to: S) -> Result<S::Ok, S::Error> {
+    to.collect_seq(POOL_FLAGS.iter().filter(|(_, flag)| flags & flag != 0).map(|(name, _)| name))
 }
 
 /// The counters of one process, or sums over several. Names, units and order are those of wire.h.
@@ -117,17 +182,31 @@ pub struct Header {
     pub slot_count: u32,
     pub slots_claimed: u32,
     pub slots_refused: u32,
+    pub pool_count: u32,
+    pub pool_chunks_claimed: u32,
 }
 
-/// Makes `file` a wire file of SLOT_COUNT free slots. The slots stay a hole until they are used.
+/// Makes `file` a wire file of SLOT_COUNT free slots and POOL_COUNT free rows, which stay a hole until they
+/// are used.
 pub fn init(file: &File) -> std::io::Result<()> {
-    file.set_len(HEADER_BYTES as u64 + u64::from(SLOT_COUNT) * SLOT_BYTES as u64)?;
+    file.set_len(pools_at(SLOT_COUNT) + u64::from(POOL_COUNT) * POOL_BYTES as u64)?;
     let mut header = [0; HEADER_BYTES];
     header[0..8].copy_from_slice(&MAGIC.to_ne_bytes());
     header[8..12].copy_from_slice(&VERSION.to_ne_bytes());
     header[12..16].copy_from_slice(&SLOT_COUNT.to_ne_bytes());
     header[16..20].copy_from_slice(&(SLOT_BYTES as u32).to_ne_bytes());
+    header[28..32].copy_from_slice(&POOL_COUNT.to_ne_bytes());
+    header[32..36].copy_from_slice(&(POOL_BYTES as u32).to_ne_bytes());
     file.write_all_at(&header, 0)
+}
+
+fn slot_at(index: u32) -> u64 {
+    HEADER_BYTES as u64 + u64::from(index) * SLOT_BYTES as u64
+}
+
+/// Where the rows of pools begin, behind the slots.
+fn pools_at(slot_count: u32) -> u64 {
+    slot_at(slot_count)
 }
 
 pub fn header(file: &File) -> Result<Header> {
@@ -151,10 +230,22 @@ fn decode_header(bytes: &[u8; HEADER_BYTES]) -> Result<Header> {
             "the wire file promises {slot_count} slots of {slot_bytes} bytes: a program overwrote it"
         );
     }
-    Ok(Header { slot_count, slots_claimed: u32_at(bytes, 20), slots_refused: u32_at(bytes, 24) })
+    let (pool_count, pool_bytes) = (u32_at(bytes, 28), u32_at(bytes, 32));
+    if pool_count > POOL_COUNT_MAX || (pool_count > 0 && pool_bytes as usize != POOL_BYTES) {
+        bail!(
+            "the wire file promises {pool_count} rows of {pool_bytes} bytes for pools: a program overwrote it"
+        );
+    }
+    Ok(Header {
+        slot_count,
+        slots_claimed: u32_at(bytes, 20),
+        slots_refused: u32_at(bytes, 24),
+        pool_count,
+        pool_chunks_claimed: u32_at(bytes, 36),
+    })
 }
 
-/// The claimed slots that are filled in, in the order in which they were claimed.
+/// The claimed slots that are filled in, in the order in which they were claimed, with their pools.
 pub fn slots(file: &File, header: &Header) -> Result<Vec<Slot>> {
     let claimed = header.slots_claimed.min(header.slot_count);
     let mut bytes = vec![0; claimed as usize * SLOT_BYTES];
@@ -165,27 +256,69 @@ pub fn slots(file: &File, header: &Header) -> Result<Vec<Slot>> {
         "the wire file was cut short: {claimed} slots are claimed, but only {} can be read",
         got / SLOT_BYTES
     );
-    Ok(bytes.chunks_exact(SLOT_BYTES).filter_map(decode_slot).collect())
+    let slots = (0..).zip(bytes.chunks_exact(SLOT_BYTES));
+    let mut slots: Vec<Slot> =
+        slots.filter_map(|(index, bytes)| decode_slot(index, bytes)).collect();
+    for (index, pool) in pools(file, header)? {
+        if let Ok(at) = slots.binary_search_by_key(&index, |slot| slot.index) {
+            slots[at].pools.rows.push(pool);
+        }
+    }
+    slots.iter_mut().for_each(|slot| slot.pools.rows.sort_by_key(|pool| pool.number));
+    Ok(slots)
+}
+
+/// All rows that have a pool, each with the index of its process's slot.
+fn pools(file: &File, header: &Header) -> Result<Vec<(u32, Pool)>> {
+    let claimed = header.pool_chunks_claimed.saturating_mul(POOL_CHUNK).min(header.pool_count);
+    let mut bytes = vec![0; claimed as usize * POOL_BYTES];
+    let got = read_up_to(file, &mut bytes, pools_at(header.slot_count))
+        .context("cannot read the wire file")?;
+    ensure!(
+        got == bytes.len(),
+        "the wire file was cut short: {claimed} rows of pools are claimed, but only {} can be read",
+        got / POOL_BYTES
+    );
+    Ok(bytes.chunks_exact(POOL_BYTES).filter_map(decode_pool).collect())
+}
+
+/// The last slot of a process that is at work, with figures of its pools that are of one moment. None: it has
+/// claimed none that is filled in.
+pub fn live(file: &File, pid: i32) -> Result<Option<Slot>> {
+    /// Looks at a process that changes its rows meanwhile; one that is killed in that never ends.
+    const LOOKS: u32 = 100;
+    for look in 1.. {
+        let header = header(file)?;
+        let all = slots(file, &header)?;
+        let Some(found) = all.into_iter().rfind(|slot| slot.pid == pid) else { break };
+        let mut after = [0; SLOT_BYTES];
+        file.read_exact_at(&mut after, slot_at(found.index))
+            .context("cannot read the wire file")?;
+        let turn = u32_at(&after, POOLS_TURN_AT);
+        if (turn % 2 == 0 && turn == found.pools_turn) || look == LOOKS {
+            return Ok(Some(found));
+        }
+        std::thread::sleep(std::time::Duration::from_millis(1));
+    }
+    Ok(None)
 }
 
 /// The process that claimed slot `index`, once the slot is filled in. Cheap: for use while polling.
 pub fn slot_pid(file: &File, index: u32) -> Option<i32> {
     let mut bytes = [0; 8];
-    let at = HEADER_BYTES as u64 + u64::from(index) * SLOT_BYTES as u64;
-    file.read_exact_at(&mut bytes, at).ok()?;
+    file.read_exact_at(&mut bytes, slot_at(index)).ok()?;
     (u32_at(&bytes, 0) != 0).then(|| u32_at(&bytes, 4) as i32)
 }
 
-/// Slot `index` as it is now, once it is filled in.
+/// Slot `index` as it is now, once it is filled in, without its rows of pools.
 pub fn slot(file: &File, index: u32) -> Option<Slot> {
     let mut bytes = [0; SLOT_BYTES];
-    let at = HEADER_BYTES as u64 + u64::from(index) * SLOT_BYTES as u64;
-    file.read_exact_at(&mut bytes, at).ok()?;
-    decode_slot(&bytes)
+    file.read_exact_at(&mut bytes, slot_at(index)).ok()?;
+    decode_slot(index, &bytes)
 }
 
 /// `bytes` are SLOT_BYTES long.
-fn decode_slot(bytes: &[u8]) -> Option<Slot> {
+fn decode_slot(index: u32, bytes: &[u8]) -> Option<Slot> {
     let state = match u32_at(bytes, 0) {
         1 => State::Loaded,
         2 => State::Reached,
@@ -197,9 +330,8 @@ fn decode_slot(bytes: &[u8]) -> Option<Slot> {
     for (at, field) in figures.fields_mut().into_iter().enumerate() {
         *field = u64_at(bytes, 32 + 8 * at);
     }
-    let exe = &bytes[EXE_AT..EXE_AT + EXE_BYTES];
-    let exe = &exe[..exe.iter().position(|byte| *byte == 0).unwrap_or(EXE_BYTES)];
     Some(Slot {
+        index,
         state,
         pid: u32_at(bytes, 4) as i32,
         parent_pid: u32_at(bytes, 8) as i32,
@@ -207,8 +339,46 @@ fn decode_slot(bytes: &[u8]) -> Option<Slot> {
         start_ns: u64_at(bytes, 16),
         end_ns: u64_at(bytes, 24),
         figures,
-        exe: String::from_utf8_lossy(exe).into_owned(),
+        refreshed_ns: u64_at(bytes, 200),
+        pools: Pools {
+            made: u64_at(bytes, 208),
+            left_out: u64_at(bytes, 216),
+            now: u32_at(bytes, 224),
+            rows: Vec::new(),
+        },
+        pools_turn: u32_at(bytes, POOLS_TURN_AT),
+        exe: text_at(&bytes[EXE_AT..EXE_AT + EXE_BYTES]),
     })
+}
+
+/// `bytes` are POOL_BYTES long.
+fn decode_pool(bytes: &[u8]) -> Option<(u32, Pool)> {
+    let index = u32_at(bytes, 0).checked_sub(1)?;
+    let figure = |at: usize| u64_at(bytes, 16 + 8 * at);
+    let pool = Pool {
+        name: text_at(&bytes[POOL_NAME_AT..POOL_BYTES]),
+        number: u64_at(bytes, 8),
+        object_bytes: figure(0),
+        block_bytes: figure(1),
+        users: figure(2),
+        storage: figure(3),
+        allocated: figure(4),
+        used: figure(5),
+        held: figure(6),
+        cached: figure(7),
+        shared: figure(8),
+        needed: figure(9),
+        magazine: figure(10),
+        limit: figure(11),
+        failed: figure(12),
+        flags: u32_at(bytes, 4),
+    };
+    Some((index, pool))
+}
+
+fn text_at(bytes: &[u8]) -> String {
+    let end = bytes.iter().position(|byte| *byte == 0).unwrap_or(bytes.len());
+    String::from_utf8_lossy(&bytes[..end]).into_owned()
 }
 
 fn read_up_to(file: &File, bytes: &mut [u8], offset: u64) -> std::io::Result<usize> {
@@ -265,7 +435,14 @@ mod tests {
     fn a_fresh_file_has_no_slots() {
         let file = file();
         let header = header(&file).expect("header");
-        assert_eq!(header, Header { slot_count: SLOT_COUNT, slots_claimed: 0, slots_refused: 0 });
+        let fresh = Header {
+            slot_count: SLOT_COUNT,
+            slots_claimed: 0,
+            slots_refused: 0,
+            pool_count: POOL_COUNT,
+            pool_chunks_claimed: 0,
+        };
+        assert_eq!(header, fresh);
         assert!(slots(&file, &header).expect("slots").is_empty());
         assert_eq!(slot_pid(&file, 0), None);
     }
@@ -287,6 +464,99 @@ mod tests {
         assert_eq!(slot_pid(&file, 2), Some(12));
         assert_eq!(slot(&file, 2).map(|slot| slot.pid), Some(12));
         assert!(slot(&file, 1).is_none() && slot(&file, SLOT_COUNT).is_none());
+    }
+
+    fn claim_pool(file: &File, row: u32, slot: u32, number: u64, name: &[u8]) {
+        let mut bytes = [0u8; POOL_BYTES];
+        bytes[0..4].copy_from_slice(&slot.to_ne_bytes());
+        bytes[4..8].copy_from_slice(&0x2005u32.to_ne_bytes());
+        bytes[8..16].copy_from_slice(&number.to_ne_bytes());
+        for figure in 0..13u64 {
+            let at = 16 + 8 * figure as usize;
+            bytes[at..at + 8].copy_from_slice(&(100 + figure).to_ne_bytes());
+        }
+        bytes[POOL_NAME_AT..POOL_NAME_AT + name.len()].copy_from_slice(name);
+        let at = pools_at(SLOT_COUNT) + u64::from(row) * POOL_BYTES as u64;
+        file.write_all_at(&bytes, at).expect("write");
+        file.write_all_at(&(row / POOL_CHUNK + 1).to_ne_bytes(), 36).expect("write");
+    }
+
+    #[test]
+    fn rows_of_pools_go_to_their_slots() {
+        let file = file();
+        claim(&file, 0, 4, 10, b"");
+        claim(&file, 1, 0, 11, b"");
+        claim(&file, 2, 2, 12, b"");
+        claim_pool(&file, 0, 3, 7, b"late");
+        claim_pool(&file, 1, 0, 1, b"gone");
+        claim_pool(&file, 2, 2, 1, b"of a slot that is not filled in");
+        claim_pool(&file, 17, 3, 2, b"a \"name\"\n\xff");
+        claim_pool(&file, 18, u32::MAX, 2, b"of no slot");
+        let slots = slots(&file, &header(&file).expect("header")).expect("slots");
+        assert!(slots[0].pools.rows.is_empty());
+        let rows = &slots[1].pools.rows;
+        assert_eq!(rows.len(), 2);
+        assert_eq!(
+            (rows[0].name.as_str(), rows[1].name.as_str()),
+            ("a \"name\"\n\u{fffd}", "late")
+        );
+        let json = serde_json::to_value(&rows[1]).expect("JSON");
+        let names = [
+            "object_bytes",
+            "block_bytes",
+            "users",
+            "storage",
+            "allocated",
+            "used",
+            "held",
+            "cached",
+            "shared",
+            "needed",
+            "magazine",
+            "limit",
+            "failed",
+        ];
+        for (name, value) in names.iter().zip(100u64..) {
+            assert_eq!(json[name], value, "{name}");
+        }
+        assert_eq!(json["flags"], serde_json::json!(["exact", "zero", "guard"]));
+    }
+
+    #[test]
+    fn a_file_without_rows_of_pools_is_read() {
+        let file = file();
+        claim(&file, 0, 4, 10, b"");
+        file.write_all_at(&[0; 12], 28).expect("write");
+        file.set_len(slot_at(1)).expect("set_len");
+        let slots = slots(&file, &header(&file).expect("header")).expect("slots");
+        assert_eq!(slots[0].pools, Pools::default());
+    }
+
+    #[test]
+    fn flags_are_those_of_the_header() {
+        let header = include_str!("../../../include/weir/pool.h");
+        let defined = header.lines().filter_map(|line| {
+            let (name, value) = line.strip_prefix("#define WEIR_POOL_")?.split_once(" 0x")?;
+            let digits = value.split('u').next()?;
+            let plain = !name.starts_with("ALLOC_");
+            plain.then_some((name.to_lowercase(), u32::from_str_radix(digits, 16).ok()?))
+        });
+        let known = POOL_FLAGS.map(|(name, flag)| (name.to_owned(), flag));
+        assert_eq!(defined.collect::<Vec<_>>(), known);
+    }
+
+    #[test]
+    fn a_live_slot_is_the_last_of_its_process() {
+        let file = file();
+        claim(&file, 0, 4, 10, b"/bin/sh");
+        claim(&file, 1, 2, 10, b"/bin/ls");
+        claim(&file, 2, 2, 12, b"/bin/ps");
+        let exe = |pid| live(&file, pid).expect("read").map(|slot| slot.exe);
+        assert_eq!(exe(10).as_deref(), Some("/bin/ls"));
+        assert_eq!(exe(11), None);
+        // Killed while it changed its rows: what is there is all there will be.
+        file.write_all_at(&1u32.to_ne_bytes(), slot_at(2) + POOLS_TURN_AT as u64).expect("write");
+        assert_eq!(exe(12).as_deref(), Some("/bin/ps"));
     }
 
     #[test]
@@ -315,6 +585,10 @@ mod tests {
         file.set_len((HEADER_BYTES + SLOT_BYTES + 5) as u64).expect("set_len");
         let error = slots(&file, &before).expect_err("cut in a slot").to_string();
         assert!(error.contains("2 slots are claimed, but only 1 can be read"), "{error}");
+        claim_pool(&file, 0, 1, 1, b"");
+        file.set_len(pools_at(SLOT_COUNT) + 7).expect("set_len");
+        let error = slots(&file, &header(&file).expect("header")).expect_err("cut in the rows");
+        assert!(error.to_string().contains("16 rows of pools are claimed, but only 0"), "{error}");
         file.set_len(40).expect("set_len");
         let error = header(&file).expect_err("cut in the header").to_string();
         assert!(error.contains("cut to 40 bytes"), "{error}");
@@ -330,5 +604,8 @@ mod tests {
         init(&file).expect("init");
         file.write_all_at(&u32::MAX.to_ne_bytes(), 12).expect("write");
         assert!(header(&file).expect_err("count").to_string().contains("promises"));
+        init(&file).expect("init");
+        file.write_all_at(&9u32.to_ne_bytes(), 32).expect("write");
+        assert!(header(&file).expect_err("rows").to_string().contains("rows of 9 bytes"));
     }
 }
