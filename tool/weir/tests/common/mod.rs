@@ -84,6 +84,12 @@ pub fn check_schema(value: &Value, schema: &Value, root: &Value, at: &str) {
         Value::Array(kinds) => assert!(kinds.iter().any(is), "{at} is {kind}"),
         allowed => assert!(is(allowed), "{at} is {kind}, not {allowed}"),
     }
+    if let Some(allowed) = schema["enum"].as_array() {
+        assert!(allowed.contains(value), "{at} is {value}");
+    }
+    if let (Some(text), Some(longest)) = (value.as_str(), schema["maxLength"].as_u64()) {
+        assert!(text.chars().count() as u64 <= longest, "{at} is {text:?}");
+    }
     match value {
         Value::Object(fields) if schema["properties"].is_object() => {
             for name in schema["required"].as_array().into_iter().flatten() {

@@ -7,6 +7,8 @@
 #[path = "../common/mod.rs"]
 mod common;
 mod plot;
+mod pools;
+mod stats;
 
 use common::{Scratch, WEIR, check_schema, compile, output, text, tool};
 use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
