@@ -124,8 +124,11 @@ WEIR_FN struct weir_pool* pool_create(const char* name, size_t size, size_t alig
 
 /* ---- Calls that no cache serves. */
 
+/* The hook asks the clock, by a system call. */
 static void pool_tick(void) {
-    if (weir_unlikely(pool_tick_hook != NULL)) pool_tick_hook();
+    if (weir_likely(pool_tick_hook == NULL)) return;
+    struct pool_thread* t = heap_self()->above;
+    if (t != NULL && t->slow_calls++ % TICK_CALLS == 0) pool_tick_hook();
 }
 
 /* One more object is out; false: the limit is reached. */

@@ -20,7 +20,7 @@
 #include "weir/pool.h"
 
 enum { POOLS_MAX = 4096, CHUNK_POOLS = 16, CHUNKS = POOLS_MAX / CHUNK_POOLS };
-enum { POOL_NAME_BYTES = 32, ENTRY_SPARES_MAX = 8 };
+enum { POOL_NAME_BYTES = 32, ENTRY_SPARES_MAX = 8, TICK_CALLS = 16 };
 
 /* Memory that pools share: objects of one size in the heap.
  *
@@ -110,6 +110,7 @@ struct pool_thread {
     struct pool_thread* next;
     uint32_t id;
     uint32_t epoch; /* pools_epoch, when it last looked */
+    uint32_t slow_calls;
     bool left;
 };
 
@@ -119,7 +120,8 @@ WEIR_VAR_DECL struct pool_entry pool_chunk_none[CHUNK_POOLS];
 /* Whether the calling thread's end will be seen, so that it may have words in TLS. Set by the api layer. */
 WEIR_VAR_DECL bool (*pool_thread_hook)(void);
 
-/* What pools call before a call that no cache serves; NULL: nothing. Set by the api layer. */
+/* What a thread calls before one in TICK_CALLS of those that no cache serves; NULL: nothing. Set by the api
+ * layer. */
 WEIR_VAR_DECL void (*pool_tick_hook)(void);
 
 /* The flags' names, for options and figures. The option pool_debug takes those from POOL_FLAG_OPTIONS on. */

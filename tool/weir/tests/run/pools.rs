@@ -150,9 +150,9 @@ fn a_row_is_used_again_by_the_next_pool() {
 #[test]
 fn a_pool_that_ended_has_no_row() {
     let scratch = Scratch::new();
-    // A call that no cache serves, after a pause: the rows are written while all three are there.
+    // Calls that no cache serves, after a pause: the rows are written while all three are there.
     let body = "struct weir_pool* p[3]; for (int i = 0; i < 3; i++) p[i] = weir_pool_create(i == 1 ? \"gone\" : \"stays\", 100, 0, 0);\
-         struct timespec pause = {0, 100000000}; nanosleep(&pause, 0); take(p[2], 1);\
+         struct timespec pause = {0, 100000000}; nanosleep(&pause, 0); take(p[2], 1000);\
          weir_pool_destroy(p[1]);";
     let program = program(&scratch, body);
     let (_, json) = json(&[program.to_str().expect("UTF-8")]);
