@@ -37,6 +37,11 @@ int main(void) {
     FIELD(weir_wire_slot, misuse_reports);
     FIELD(weir_wire_slot, hole_bytes);
     FIELD(weir_wire_slot, exe);
+    FIELD(weir_wire_header, pool_chunks_claimed);
+    FIELD(weir_wire_slot, pools_turn);
+    SIZE(weir_wire_pool);
+    FIELD(weir_wire_pool, object_bytes);
+    FIELD(weir_wire_pool, name);
     printf("value WEIR_WIRE_MAGIC %llx\n", (unsigned long long)WEIR_WIRE_MAGIC);
     printf("value WEIR_WIRE_VERSION %u\n", WEIR_WIRE_VERSION);
     printf("value WEIR_STATS_VERSION %u\n", WEIR_STATS_VERSION);
