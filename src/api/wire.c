@@ -48,33 +48,37 @@ static_assert(CHUNK_POOLS == WEIR_WIRE_POOL_CHUNK && POOL_NAME_BYTES == WEIR_WIR
 static_assert(WEIR_WIRE_POOL_COUNT_MAX / WEIR_WIRE_POOL_CHUNK < UINT16_MAX, "a chunk's number fits");
 
 struct wire_pools_look {
+    const struct weir_wire_slot*
+        slot; /* other than wire_slot: a handler forked meanwhile, and this is the child */
     uint64_t now;
     uint32_t pools;
     uint32_t left_out;
 };
 
 /* NULL: all chunks are taken. */
-static struct weir_wire_pool* wire_row(uint32_t id) {
+static struct weir_wire_pool* wire_row(const struct wire_pools_look* look, uint32_t id) {
     uint16_t* chunk = &wire_chunks[id / CHUNK_POOLS];
     uint32_t chunks = wire_file->pool_count / CHUNK_POOLS;
     /* Asked before the increment, which no number of pools may carry around. */
     if (*chunk == 0 && load_relaxed(&wire_file->pool_chunks_claimed) < chunks) {
         uint32_t index = add_relaxed(&wire_file->pool_chunks_claimed, 1);
         if (index < chunks) *chunk = (uint16_t)(index + 1);
+        if (look->slot != load_relaxed(&wire_slot)) *chunk = 0; /* it may be the parent's */
     }
     return *chunk == 0 ? NULL : &wire_pools[(*chunk - 1) * CHUNK_POOLS + id % CHUNK_POOLS];
 }
 
 static bool wire_pool(const struct pool* pool, const struct weir_pool_stats* figures, void* context) {
     struct wire_pools_look* look = context;
+    if (look->slot != load_relaxed(&wire_slot)) return false;
     look->pools++;
-    struct weir_wire_pool* row = wire_row(pool->id);
+    struct weir_wire_pool* row = wire_row(look, pool->id);
     if (row == NULL) {
         look->left_out++;
         return true;
     }
     struct weir_wire_pool all = {
-        .slot = (uint32_t)(wire_slot - (struct weir_wire_slot*)(wire_file + 1)) + 1,
+        .slot = (uint32_t)(look->slot - (struct weir_wire_slot*)(wire_file + 1)) + 1,
         .flags = figures->flags,
         .number = pool->number,
         .object_bytes = figures->object_bytes,
@@ -115,14 +119,17 @@ static void wire_pools_refresh(uint64_t now, bool last) {
     else if (!os_lock_try(&pools_lock))
         return;
     struct weir_wire_slot* slot = wire_slot;
-    struct wire_pools_look look = {.now = now, .pools = 0, .left_out = 0};
+    struct wire_pools_look look = {.slot = slot, .now = now, .pools = 0, .left_out = 0};
     store_relaxed(&slot->pools_turn, slot->pools_turn + 1);
     __atomic_thread_fence(__ATOMIC_RELEASE); /* before the rows change */
-    store_relaxed(&slot->pools_made, pool_visit(0, wire_pool, &look));
-    wire_pools_sweep(&look);
-    store_relaxed(&slot->pools, look.pools);
-    store_relaxed(&slot->pools_left_out, (uint64_t)look.left_out);
-    store_release(&slot->pools_turn, slot->pools_turn + 1); /* publishes the rows */
+    uint64_t made = pool_visit(0, wire_pool, &look);
+    if (slot == load_relaxed(&wire_slot)) {
+        wire_pools_sweep(&look);
+        store_relaxed(&slot->pools_made, made);
+        store_relaxed(&slot->pools, look.pools);
+        store_relaxed(&slot->pools_left_out, (uint64_t)look.left_out);
+        store_release(&slot->pools_turn, slot->pools_turn + 1); /* publishes the rows */
+    }
     os_lock_give(&pools_lock);
 }
 
