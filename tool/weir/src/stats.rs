@@ -81,9 +81,11 @@ fn wire_path(pid: i32) -> Result<PathBuf> {
     match procfs::variable(&environment, "WEIR_WIRE") {
         Some(path) if !path.is_empty() => Ok(PathBuf::from(OsStr::from_bytes(&path))),
         _ if procfs::maps(pid, LIBRARY_NAME) == Some(true) => bail!(
-            "process {pid} is on weir, but was not started by 'weir run': nobody else can see its figures; WEIR_STATS=exit prints them at its end"
+            "process {pid} has libweir, but was not started by 'weir run': its figures are its own; WEIR_STATS=exit prints them at its end"
         ),
-        _ => bail!("process {pid} is not on weir: 'weir run -- PROGRAM' starts a program on it"),
+        _ => bail!(
+            "process {pid} was not started by 'weir run' and maps no libweir: 'weir run -- PROGRAM' starts a program on it"
+        ),
     }
 }
 

@@ -113,7 +113,11 @@ fn a_process_without_figures_is_told_why() {
     dead.wait().expect("it ended");
 
     let plain = started(Command::new("sleep").arg("60").env_remove("WEIR_WIRE"));
-    refused(&["stats", &plain.0.id().to_string()], 125, "is not on weir: 'weir run -- PROGRAM'");
+    refused(
+        &["stats", &plain.0.id().to_string()],
+        125,
+        "was not started by 'weir run' and maps no libweir",
+    );
 
     let script = "echo $$; exec env -u WEIR_WIRE sleep 60";
     let (_running, pid) = under_run(&mut tool(&["run", "--quiet", "--", "sh", "-c", script]));
@@ -124,7 +128,7 @@ fn a_process_without_figures_is_told_why() {
         assert!(Instant::now() < until);
         std::thread::sleep(Duration::from_millis(5));
     }
-    refused(&["stats", &pid], 125, "is on weir, but was not started by 'weir run'");
+    refused(&["stats", &pid], 125, "has libweir, but was not started by 'weir run'");
     let _ = Command::new("kill").arg(&pid).status();
 }
 
