@@ -8,6 +8,7 @@
 #include "heap/heap.h"
 #include "os/os.h"
 #include "page/release.h"
+#include "page/span.h"
 #include "pool/pool.h"
 #include "weir/wire.h"
 
@@ -238,13 +239,36 @@ WEIR_FN void wire_reached(void) {
     store_release(&wire_slot->state, (uint32_t)WEIR_WIRE_REACHED); /* as in wire_open */
 }
 
+/* What the parent said last. */
+static void wire_inherit(const struct weir_wire_slot* parent) {
+    struct weir_stats* to = &wire_inherited;
+    to->live_bytes = load_relaxed(&parent->live_bytes);
+    to->alloc_calls += load_relaxed(&parent->alloc_calls);
+    to->free_calls += load_relaxed(&parent->free_calls);
+    to->remote_frees += load_relaxed(&parent->remote_frees);
+    to->slow_calls += load_relaxed(&parent->slow_calls);
+    to->sys_purge += load_relaxed(&parent->sys_purge);
+    to->sys_other += load_relaxed(&parent->sys_calls) - load_relaxed(&parent->sys_purge);
+    to->purged_bytes += load_relaxed(&parent->purged_bytes);
+    to->misuse_reports += load_relaxed(&parent->misuse_reports);
+    to->refaulted_bytes += load_relaxed(&parent->refaulted_bytes);
+    to->scanned_bytes += load_relaxed(&parent->scanned_bytes);
+    to->release_calls += load_relaxed(&parent->release_calls);
+}
+
 WEIR_FN void wire_forked(void) {
     if (wire_file == NULL) return;
+    const struct weir_wire_slot* parent = wire_slot;
     __builtin_memset(wire_chunks, 0, sizeof wire_chunks); /* those rows are the parent's */
     wire_claim();
     if (wire_slot == NULL) return;
     struct census t;
-    stats_fill(&wire_inherited, &t);
+    /* A handler forked while its thread was changing spans, to which the child may return: they are not to be
+     * looked at now. */
+    if (!os_lock_is_mine(&page_lock))
+        stats_fill(&wire_inherited, &t);
+    else if (parent != NULL)
+        wire_inherit(parent);
     store_relaxed(&wire_slot->live_bytes, wire_inherited.live_bytes);
     store_release(&wire_slot->state, (uint32_t)WEIR_WIRE_FORKED); /* as in wire_open */
 }

@@ -9,6 +9,7 @@
  * signals are blocked have no handler. Not for glibc's malloc, which promises nothing to a handler.
  *
  * Of pools, whose calls a handler may not make, the child that returns has each object once and the figures.
+ * One state runs as under the tool: every process writes its figures into a file.
  *
  * Covered: see `states`. Not covered: what needs a helper thread or a second thread at work, and the first
  * call of a thread.
@@ -34,6 +35,7 @@
 #pragma weak weir_pool_alloc_slow
 #pragma weak weir_pool_free_slow
 #include "weir/pool.h"
+#include "weir/wire.h"
 
 enum { SLOTS = 2000, ROUNDS = 200, MINE = 96, FORKS_AT_LEAST = 250 };
 enum { SIGNAL_FORK = SIGUSR1, SIGNAL_STEP = SIGUSR2, SIGNAL_DONE = SIGWINCH };
@@ -513,6 +515,9 @@ static void pool_limited(void) {
     stepped(OP_POOL_FREE, 0, 0);
 }
 
+/* With WEIR_WIRE set. */
+static void pool_wired(void) { pool_functions(); }
+
 #define WALKED "check_first=1000000:check_every=1"
 static const struct state {
     const char* name;
@@ -531,6 +536,7 @@ static const struct state {
     {"pool by its functions", WALKED ":release=off", pool_functions},
     {"pool by its macros", WALKED ":release=off", pool_words},
     {"limited pool", WALKED ":release=off", pool_limited},
+    {"pool under the tool", WALKED ":release=off", pool_wired},
 };
 enum { STATES = sizeof states / sizeof *states };
 
@@ -576,19 +582,49 @@ static void trace(pid_t pid) {
     }
 }
 
+/* The file through which the tool learns of processes, in the current folder. */
+enum { WIRE_SLOTS = WEIR_WIRE_SLOT_COUNT_MAX, WIRE_POOLS = WEIR_WIRE_POOL_COUNT_MAX };
+static struct weir_wire_header* wire_make(void) {
+    size_t bytes = sizeof(struct weir_wire_header) + WIRE_SLOTS * sizeof(struct weir_wire_slot) +
+                   WIRE_POOLS * sizeof(struct weir_wire_pool);
+    int fd = open("wire", O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
+    EXPECT_EQ(ftruncate(fd, (off_t)bytes), 0);
+    struct weir_wire_header* file = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    close(fd);
+    *file = (struct weir_wire_header){.magic = WEIR_WIRE_MAGIC,
+                                      .version = WEIR_WIRE_VERSION,
+                                      .slot_count = WIRE_SLOTS,
+                                      .slot_bytes = sizeof(struct weir_wire_slot),
+                                      .pool_count = WIRE_POOLS,
+                                      .pool_bytes = sizeof(struct weir_wire_pool)};
+    return file;
+}
+
+/* All children had slots, and none left a process's rows in the middle of a change. */
+static void wire_check(struct weir_wire_header* file) {
+    const struct weir_wire_slot* slot = (const struct weir_wire_slot*)(file + 1);
+    EXPECT_GE(file->slots_claimed, FORKS_AT_LEAST);
+    EXPECT_EQ(file->slots_refused, 0);
+    EXPECT_GE(slot->pools_turn, 2);
+    for (uint32_t i = 0; i < file->slots_claimed && i < WIRE_SLOTS; i++) EXPECT_EQ(slot[i].pools_turn % 2, 0);
+}
+
 int main(int argc, char** argv) {
     contract_begin();
     for (int i = 0; i < STATES; i++) {
         if (argc > 1 && strcmp(argv[1], states[i].name) == 0) state_main(&states[i]);
         if (argc > 1) continue;
+        struct weir_wire_header* wire = states[i].run == pool_wired ? wire_make() : NULL;
         pid_t pid = fork();
         if (pid == 0) {
+            if (wire != NULL) setenv("WEIR_WIRE", "wire", 1);
             setenv("WEIR_OPTIONS", states[i].options, 1);
             EXPECT_EQ(ptrace(PTRACE_TRACEME, 0, NULL, NULL), 0);
             execl("/proc/self/exe", argv[0], states[i].name, NULL);
             _exit(99);
         }
         trace(pid);
+        if (wire != NULL) wire_check(wire);
     }
     return contract_end();
 }
