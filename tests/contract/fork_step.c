@@ -14,7 +14,7 @@
  * Covered: see `states`. Not covered: what needs a helper thread or a second thread at work, and the first
  * call of a thread.
  *
- * contract: timeout=240 glibc=skip
+ * contract: timeout=360 glibc=skip
  *
  * SPDX-License-Identifier: Apache-2.0
  */
