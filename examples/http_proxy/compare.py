@@ -1,0 +1,130 @@
+#!/usr/bin/env python3
+"""The proxy on pools, on weir's malloc and on others: requests, CPU time and resident memory.
+
+Who may call it: a person, on a machine that does nothing else. In each round every variant has one fresh proxy, in
+turn, before one server that stays the same; the figures are medians over the rounds. CPU time is the proxy's
+own, from the kernel's count; resident memory its high-water mark, and what it has one second after the load.
+
+    examples/http_proxy/compare.py --bin build [--peers build/peers/peers.json] [--rounds 5] [--only NAME...]
+
+SPDX-License-Identifier: Apache-2.0
+"""
+import argparse
+import json
+import os
+import signal
+import statistics
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+PEERS = ("jemalloc", "mimalloc3", "snmalloc", "tcmalloc", "rpmalloc")
+SIZES = {"16k": 8192, "256k": 131072, "2m": 1048576}  # buffer, body of an answer
+# What a load is: options of http_load for each of its bursts, and how many bursts.
+LOADS = {
+    "steady": (["--connections", 64], 1),
+    "come and go": (["--connections", 256, "--requests", 4, "--slow", 4, "--vanish", 50], 2),
+}
+FIELDS = (("req/s", 0), ("CPU s / 100k", 2), ("peak MiB", 1), ("MiB 1 s later", 1), ("p99 ms", 1))
+
+
+def start(program, *options, env=None):
+    child = subprocess.Popen([program, "--listen", "127.0.0.1:0", *map(str, options)], stdout=subprocess.PIPE, text=True,
+                             env={**os.environ, **(env or {})})
+    return child, int(child.stdout.readline().split()[-1])
+
+
+def stop(child):
+    child.send_signal(signal.SIGTERM)
+    if child.wait(timeout=20) != 0:
+        sys.exit("a proxy did not give all back")
+
+
+def cpu_seconds(child):
+    fields = Path(f"/proc/{child.pid}/stat").read_text().rsplit(")", 1)[1].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def resident_mib(child, field):
+    for line in Path(f"/proc/{child.pid}/status").read_text().splitlines():
+        if line.startswith(field + ":"):
+            return int(line.split()[1]) / 1024
+    raise SystemExit(f"the kernel does not say {field}")
+
+
+def maps_name(child, path):
+    return os.path.realpath(path) in Path(f"/proc/{child.pid}/maps").read_text()
+
+
+def measure(plan, variant, size, load, server_port):
+    program, options, env = variant
+    child, port = start(plan.bin / program, "--backend", f"127.0.0.1:{server_port}", "--buffer", size, "--journal", "/dev/null",
+                        *options, env=env)
+    if env and not maps_name(child, env["LD_PRELOAD"]):
+        sys.exit(f"{env['LD_PRELOAD']} is not loaded")
+    options, bursts = LOADS[load]
+    before, requests, rates, late = cpu_seconds(child), 0, [], []
+    for burst in range(bursts):
+        time.sleep(0.3 if burst else 0)
+        done = subprocess.run([plan.bin / "http_load", "--port", str(port), "--bytes", str(SIZES[size]), "--ms",
+                               str(plan.ms), *map(str, options)], capture_output=True, text=True, check=False)
+        if done.returncode != 0:
+            sys.exit(f"{program} {options}: {done.stdout}{done.stderr}")
+        figures = json.loads(done.stdout)
+        requests += figures["requests"]
+        rates.append(figures["rps"])
+        late.append(figures["p99_us"] / 1000)
+    spent = cpu_seconds(child) - before
+    time.sleep(1)
+    row = (statistics.mean(rates), spent / requests * 1e5, resident_mib(child, "VmHWM"), resident_mib(child, "VmRSS"), max(late))
+    stop(child)
+    return row
+
+
+def variants_of(plan):
+    variants = {"pools": ("http_proxy", [], None), "weir's malloc": ("http_proxy", ["--malloc"], None),
+                "glibc": ("http_proxy_plain", ["--malloc"], None)}
+    if plan.peers:
+        for peer in json.loads(plan.peers.read_text())["peers"]:
+            if peer["name"] in PEERS:
+                name = f"{peer['name']} {peer['version']}"
+                variants[name] = ("http_proxy_plain", ["--malloc"], {"LD_PRELOAD": peer["path"], **peer["environment"]})
+    return {n: v for n, v in variants.items() if not plan.only or n.split()[0] in plan.only}
+
+
+def table(rows):
+    print("| | " + " | ".join(name for name, _ in FIELDS) + " |\n" + "|---" * (len(FIELDS) + 1) + "|")
+    for name, samples in rows.items():
+        medians = [statistics.median(column) for column in zip(*samples)]
+        print(f"| {name} | " + " | ".join(f"{m:,.{digits}f}" for m, (_, digits) in zip(medians, FIELDS)) + " |")
+
+
+def main():
+    parser = argparse.ArgumentParser(description="the proxy on pools and on mallocs")
+    parser.add_argument("--bin", type=Path, required=True, help="folder with http_proxy, http_proxy_plain, http_load")
+    parser.add_argument("--peers", type=Path, help="what bench/peers/build.py wrote")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--ms", type=int, default=1500, help="length of each burst")
+    parser.add_argument("--only", nargs="+", help="these variants: pools, weir's, glibc, jemalloc ...")
+    parser.add_argument("--sizes", nargs="+", choices=list(SIZES), default=list(SIZES))
+    parser.add_argument("--loads", nargs="+", choices=list(LOADS), default=list(LOADS))
+    plan = parser.parse_args()
+    plan.bin = plan.bin.resolve()
+    variants = variants_of(plan)
+    server, server_port = start(plan.bin / "http_proxy_plain", "--malloc", "--respond", 0)
+    for load in plan.loads:
+        for size in plan.sizes:
+            rows = {name: [] for name in variants}
+            for turn in range(plan.rounds):
+                # Each round begins with another one, so that nobody always follows the same.
+                names = list(variants)
+                for name in names[turn % len(names):] + names[:turn % len(names)]:
+                    rows[name].append(measure(plan, variants[name], size, load, server_port))
+            print(f"\n### {load}, buffers of {size}, bodies of {SIZES[size]:,} bytes\n", flush=True)
+            table(rows)
+    stop(server)
+
+
+if __name__ == "__main__":
+    main()
