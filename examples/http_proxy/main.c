@@ -157,14 +157,14 @@ static void client_take(int fd) {
     workers_hand(c);
 }
 
-/* Descriptors have run out. The spare one lets the first who waits be told; a pause keeps this from spinning
- * while the workers close theirs. */
+/* Descriptors have run out. The spare one lets the first who waits be told. Where that fails too the whole
+ * system has none, and a pause keeps this from spinning. */
 static void shortage(int door) {
     close(spare_fd);
     int fd = accept4(door, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC);
     if (fd >= 0) client_refuse(fd);
     spare_fd = open("/dev/null", O_RDONLY | O_CLOEXEC);
-    poll(NULL, 0, SHORTAGE_MS);
+    if (fd < 0) poll(NULL, 0, SHORTAGE_MS);
 }
 
 static void clients_take(int door) {

@@ -51,6 +51,10 @@ class Server:
         if "port " not in said:
             raise SystemExit(f"{program} {options}: {said}{self.child.stderr.read()}")
         self.port = int(said.split()[-1])
+        self.files_idle = self.files()
+
+    def files(self):
+        return len(os.listdir(f"/proc/{self.child.pid}/fd"))
 
     def connect(self, timeout=5):
         return socket.create_connection(("127.0.0.1", self.port), timeout)
@@ -127,8 +131,8 @@ def loaded(tally, name, server, bench, *options, wants=("requests",), ms=1000):
 
 
 def conserved(tally, name, server):
-    """Nothing is out but what the question itself takes, and pools know of every object. The workers may still be
-    closing connections, so that it is asked again for a while."""
+    """Nothing is out but what the question itself takes, pools know of every object, and no socket is left. The
+    workers may still be closing connections, so that it is asked again for a while."""
     stats = {}
     good = False
     for _ in range(40):
@@ -139,11 +143,12 @@ def conserved(tally, name, server):
             entry = sums.setdefault(p["storage"], [p["allocated"], p["cached"]])
             entry[1] += p["used"]
         good = used.get("buffers") == used.get("connections") == 1 and used.get("journal_lines", 0) <= 1 and all(
-            allocated == out for allocated, out in sums.values())
+            allocated == out for allocated, out in sums.values()) and server.files() == server.files_idle
         if good:
             break
         time.sleep(0.1)
-    tally.check(f"{name}: /stats: all objects are back, and allocated = used + cached", good, stats)
+    tally.check(f"{name}: /stats: all objects are back, allocated = used + cached, no socket is left", good,
+                f"{server.files()} of {server.files_idle} files, {stats}")
 
 
 # ---------------------------------------------------------------- groups
@@ -231,6 +236,14 @@ def refusals(tally, bench):
         for what, text, status in REFUSED:
             answer = server.ask(text)
             tally.check(f"refused: {what}: {status}", status_of(answer) == status and answer.endswith(b"%d\n" % status), answer[:200])
+        with server.connect() as s:
+            s.sendall(b"GET / HTTP/1.1\r\nA: " + b"x" * 100000)
+            pieces = 0
+            with contextlib.suppress(ConnectionResetError):
+                while s.recv(4096):
+                    pieces += 1
+                pieces += 100
+            tally.check("refused: the connection is not reset, so that no answer is lost on its way", pieces > 100, pieces)
         bad_chunk = f"POST /5/1 HTTP/1.1\r\n{HEAD}Transfer-Encoding: chunked\r\n\r\n5\r\nhelloXX"
         tally.check("refused: broken chunk: 400", status_of(server.ask(bad_chunk)) == 400)
         tally.check("a head that does not come to its end: 408", status_of(server.ask("GET / HTT")) == 408)
@@ -248,6 +261,9 @@ def requests_odd(tally, bench):
         last = f"GET /10/9 HTTP/1.1\r\n{HEAD}Connection: close\r\n\r\n"
         answer = server.ask(one * 3 + last)
         tally.check("four requests at once", answer.count(pattern(7, 3000)) == 3 and answer.endswith(pattern(9, 10)), answer[-200:])
+        # More than the buffer holds: what begins at its end is moved to its front.
+        answer = server.ask(one * 60 + last)
+        tally.check("sixty-one requests at once", answer.count(pattern(7, 3000)) == 60 and answer.endswith(pattern(9, 10)), len(answer))
         with server.connect() as s:
             for byte in last.encode():
                 s.sendall(bytes([byte]))
