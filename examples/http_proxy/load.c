@@ -39,6 +39,7 @@ struct tally {
 struct client {
     int fd;
     bool slow;
+    uint32_t watched; /* epoll's events */
     uint64_t seed;
     uint64_t asked_ns;
     uint64_t served; /* requests on this connection */
@@ -120,7 +121,9 @@ static void client_open(struct thread* t, struct client* c) {
     c->fd = socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
     int on = 1;
     setsockopt(c->fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
-    struct epoll_event event = {.events = EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET, .data.ptr = c};
+    /* A slow one reads by the clock: what waits for it must not wake the thread again and again. */
+    struct epoll_event event = {.events = EPOLLIN | EPOLLOUT | (c->slow ? EPOLLET : 0), .data.ptr = c};
+    c->watched = event.events;
     if (c->fd < 0 || epoll_ctl(t->epoll, EPOLL_CTL_ADD, c->fd, &event) != 0 ||
         (connect(c->fd, (struct sockaddr*)&server, sizeof server) != 0 && errno != EINPROGRESS)) {
         perror("http_load: connect");
@@ -206,7 +209,7 @@ static bool body_take(struct thread* t, struct client* c, const char* text, size
     return good;
 }
 
-/* What came; false: the connection is another one now. */
+/* What came; false: what is to be sent is another request now. */
 static bool client_take(struct thread* t, struct client* c, const char* text, size_t bytes) {
     size_t at = 0;
     if (!c->in_body) at = head_take(c, text, bytes);
@@ -220,26 +223,31 @@ static bool client_take(struct thread* t, struct client* c, const char* text, si
         return false;
     }
     if (!c->in_body || c->body_at < c->body_bytes) return true;
-    int fd = c->fd;
-    uint64_t opened = t->tally.opened;
     request_ended(t, c);
-    return c->fd == fd && t->tally.opened == opened;
+    return false;
 }
 
+/* Whether it may send is asked for as long as there is something to send. */
+static void client_watch(struct thread* t, struct client* c, bool sends) {
+    struct epoll_event event = {.events = sends ? EPOLLIN | EPOLLOUT : EPOLLIN, .data.ptr = c};
+    if (c->slow || c->watched == event.events) return;
+    c->watched = event.events;
+    epoll_ctl(t->epoll, EPOLL_CTL_MOD, c->fd, &event);
+}
+
+/* One turn: others have theirs before the next. */
 static void client_run(struct thread* t, struct client* c) {
     if (c->slow && clock_ns() < c->due_ns) return;
-    for (;;) {
-        client_send(c);
-        ssize_t n = recv(c->fd, t->area, c->slow ? SLOW_BYTES : READ_BYTES, 0);
-        if (n > 0) {
-            c->due_ns = c->slow ? clock_ns() + SLOW_US * 1000 : 0;
-            if (!client_take(t, c, t->area, (size_t)n) || c->slow) return;
-        } else if (n < 0 && errno == EAGAIN) {
-            return;
-        } else {
-            client_failed(t, c, n == 0 ? "closed in the middle" : strerror(errno));
-            return;
-        }
+    bool sent = client_send(c);
+    ssize_t n = recv(c->fd, t->area, c->slow ? SLOW_BYTES : READ_BYTES, 0);
+    if (n > 0) {
+        c->due_ns = c->slow ? clock_ns() + SLOW_US * 1000 : 0;
+        if (!client_take(t, c, t->area, (size_t)n)) sent = client_send(c);
+        client_watch(t, c, !sent);
+    } else if (n == 0 || errno != EAGAIN) {
+        client_failed(t, c, n == 0 ? "closed in the middle" : strerror(errno));
+    } else {
+        client_watch(t, c, !sent);
     }
 }
 

@@ -14,7 +14,7 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
-enum { EVENTS_MAX = 64, SWEEP_MS = 250, QUIET_MS = 50, STARVED_MS = 5, DRAIN_MS = 2000 };
+enum { EVENTS_MAX = 64, SWEEP_MS = 250, QUIET_MS = 50, STARVED_MS = 5, DRAIN_MS = 1000 };
 
 struct settings settings;
 static struct worker* workers;
