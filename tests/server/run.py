@@ -92,19 +92,19 @@ class Server:
 
 
 def read_all(s):
-    got = b""
+    got = bytearray()
     with contextlib.suppress(ConnectionError, TimeoutError):
         while piece := s.recv(65536):
             got += piece
-    return got
+    return bytes(got)
 
 
 def read_all_of(s, count):
     """So many bytes at least, if they come."""
-    got = b""
+    got = bytearray()
     while len(got) < count and (piece := s.recv(65536)):
         got += piece
-    return got
+    return bytes(got)
 
 
 def status_of(answer):
