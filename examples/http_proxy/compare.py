@@ -26,7 +26,7 @@ LOADS = {
     "steady": (["--connections", 64], 1),
     "come and go": (["--connections", 256, "--requests", 4, "--slow", 4, "--vanish", 50], 2),
 }
-FIELDS = (("req/s", 0), ("CPU s / 100k", 2), ("peak MiB", 1), ("MiB 1 s later", 1), ("p99 ms", 1))
+FIELDS = (("req/s", 0), ("p99 ms", 1), ("CPU s / 100k", 2), ("faults / 100", 1), ("peak MiB", 1), ("MiB 1 s later", 1))
 
 
 def start(program, *options, env=None):
@@ -41,9 +41,10 @@ def stop(child):
         sys.exit("a proxy did not give all back")
 
 
-def cpu_seconds(child):
+def spent(child):
+    """(seconds of CPU, page faults) of a process so far."""
     fields = Path(f"/proc/{child.pid}/stat").read_text().rsplit(")", 1)[1].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK"), int(fields[7])
 
 
 def resident_mib(child, field):
@@ -64,7 +65,7 @@ def measure(plan, variant, size, load, server_port):
     if env and not maps_name(child, env["LD_PRELOAD"]):
         sys.exit(f"{env['LD_PRELOAD']} is not loaded")
     options, bursts = LOADS[load]
-    before, requests, rates, late = cpu_seconds(child), 0, [], []
+    (cpu, faults), requests, rates, late = spent(child), 0, [], []
     for burst in range(bursts):
         time.sleep(0.3 if burst else 0)
         done = subprocess.run([plan.bin / "http_load", "--port", str(port), "--bytes", str(SIZES[size]), "--ms",
@@ -75,9 +76,10 @@ def measure(plan, variant, size, load, server_port):
         requests += figures["requests"]
         rates.append(figures["rps"])
         late.append(figures["p99_us"] / 1000)
-    spent = cpu_seconds(child) - before
+    cpu_after, faults_after = spent(child)
     time.sleep(1)
-    row = (statistics.mean(rates), spent / requests * 1e5, resident_mib(child, "VmHWM"), resident_mib(child, "VmRSS"), max(late))
+    row = (statistics.mean(rates), max(late), (cpu_after - cpu) / requests * 1e5, (faults_after - faults) / requests * 100,
+           resident_mib(child, "VmHWM"), resident_mib(child, "VmRSS"))
     stop(child)
     return row
 

@@ -114,6 +114,18 @@ def cmake_packages(bench):
         refused(bench, f"version {version} is refused", bench.moved, "C", "weir", ["version"], f"-DVERSION={version}")
 
 
+def example(bench):
+    """The example program as a project of its own: it finds the package, and its heap is weir's."""
+    folder = bench.build / "example"
+    bench.must("cmake", "-S", ROOT / "examples/http_proxy", "-B", folder, "-G", "Ninja", f"-DCMAKE_PREFIX_PATH={bench.moved}",
+               "-DCMAKE_C_FLAGS=-Wall -Wextra -Werror")
+    bench.must("cmake", "--build", folder, "--", "-j2")
+    for program, weir in (("http_proxy", True), ("http_proxy_plain", False)):
+        status, out, error = bench.run(folder / program, "--help", env={"WEIR_STATS": "exit"})
+        bench.check(f"{program} is {'' if weir else 'not '}on weir", status == 0 and "--backend" in out and
+                    ('"alloc_calls":' in error) == weir, f"status {status}\n{out}{error}")
+
+
 def calls_of(bench, program, function, names):
     """The names that the function still calls or jumps to."""
     code = bench.must("objdump", "-d", "--no-show-raw-insn", f"--disassemble={function}", program)

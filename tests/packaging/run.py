@@ -28,6 +28,7 @@ from bench import Bench, Failure
 GROUPS = {
     "layout": consumers.layout,
     "cmake": consumers.cmake_packages,
+    "example": consumers.example,
     "lto": consumers.lto,
     "partial": consumers.partial,
     "vendored": consumers.vendored,
