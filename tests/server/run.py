@@ -4,8 +4,8 @@
 Who may call it: CI, or a person. Each group starts the programs that it needs on ports of their own, and what it looks
 at is what a client sees, what /stats says, and how the program ends: with 0 only where every object came back to its
 pool. http_load checks each byte. The sanitized builds are of the program without weir, whose malloc would hide from
-them what is freed; on pools the same is looked for by the option pool_debug. It deliberately knows nothing of
-how fast it is: examples/http_proxy/compare.py measures.
+them what is freed; on pools the same is looked for by the option pool_debug, and races by a build of program and pools
+under ThreadSanitizer. It deliberately knows nothing of how fast it is: examples/http_proxy/compare.py measures.
 
     tests/server/run.py --bin build --build build/server [--only GROUP...]
 
@@ -15,6 +15,7 @@ import argparse
 import contextlib
 import json
 import os
+import re
 import shutil
 import signal
 import socket
@@ -25,7 +26,9 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-EXAMPLE = Path(__file__).resolve().parent.parent.parent / "examples/http_proxy"
+HERE = Path(__file__).resolve().parent
+ROOT = HERE.parent.parent
+EXAMPLE = ROOT / "examples/http_proxy"
 SOURCES = ["main.c", "worker.c", "connection.c", "local.c", "http.c", "journal.c", "memory.c"]
 SANITIZERS = ("thread", "address,undefined")
 HEAD = "Host: test\r\n"
@@ -397,14 +400,35 @@ def stopping(tally, bench):
         tally.check(f"SIGTERM under load{''.join(kind)}: the server that it leaves ends", status == 0 and not error, error)
 
 
+def sanitize(tally, bench, kind, name, *more):
+    """The program, built under a sanitizer, or None."""
+    program = bench / name
+    done = subprocess.run(["clang-19", "-std=gnu17", "-O1", "-g", f"-fsanitize={kind}", "-fno-sanitize-recover=all",
+                           "-D_GNU_SOURCE", "-pthread", *more, *(EXAMPLE / s for s in SOURCES), "-o", program],
+                          capture_output=True, text=True, check=False)
+    tally.check(f"{kind}: {name} builds", done.returncode == 0, done.stderr)
+    return program if done.returncode == 0 else None
+
+
+def races(tally, bench):
+    """Program and pools under ThreadSanitizer: all of weir but malloc."""
+    unit = re.findall(r'#include "(.+\.c)"', (ROOT / "src/weir.c").read_text())
+    layers = [f'#include "{name}"' for name in unit if not name.startswith("api/") or name == "api/pool.c"]
+    source = bench / "pools.c"
+    source.write_text("\n".join(["#define WEIR_ONE_UNIT 1", *layers, f'#include "{HERE / "threads.c"}"', ""]))
+    program = sanitize(tally, bench, "thread", "http_proxy_races", "-DHTTP_PROXY_POOLS=1", f"-I{ROOT / 'include'}",
+                       f"-I{ROOT / 'src'}", source)
+    if program is None:
+        return
+    with pair(tally, "races", program, "--journal", "/dev/null", "--buffer", "4k", respond=bench / "http_proxy") as server:
+        loaded(tally, "races", server, bench, "--bytes", 20000, "--requests", 20, "--vanish", 10, wants=("requests", "vanished"))
+        conserved(tally, "races", server)
+
+
 def sanitized(tally, bench):
     for kind in SANITIZERS:
-        program = bench / f"http_proxy_{kind.split(',')[0]}"
-        done = subprocess.run(["clang-19", "-std=gnu17", "-O1", "-g", f"-fsanitize={kind}", "-fno-sanitize-recover=all",
-                               "-D_GNU_SOURCE", "-DHTTP_PROXY_POOLS=0", "-pthread", *(EXAMPLE / s for s in SOURCES), "-o", program],
-                              capture_output=True, text=True, check=False)
-        if done.returncode != 0:
-            tally.check(f"{kind}: builds", False, done.stderr)
+        program = sanitize(tally, bench, kind, f"http_proxy_{kind.split(',')[0]}", "-DHTTP_PROXY_POOLS=0")
+        if program is None:
             continue
         options = ["--malloc", "--journal", "/dev/null", "--buffer", "4k"]
         with pair(tally, kind, program, *options, respond=bench / "http_proxy") as server:
@@ -444,7 +468,7 @@ def starved(tally, name, program, *options):
 
 
 # The longest first.
-GROUPS = {f.__name__: f for f in (sanitized, limits, answers, pools, stopping, plain, refusals, descriptors, debugged, requests_odd)}
+GROUPS = {f.__name__: f for f in (sanitized, races, limits, answers, pools, stopping, plain, refusals, descriptors, debugged, requests_odd)}
 
 
 def group_run(tally, bench, name):
