@@ -85,14 +85,15 @@ def measure(plan, variant, size, load, server_port):
 
 
 def variants_of(plan):
-    variants = {"pools": ("http_proxy", [], None), "weir's malloc": ("http_proxy", ["--malloc"], None),
+    variants = {"pools": ("http_proxy", [], None),
+                "pools with limits": ("http_proxy", ["--buffers", 4096, "--connections", 4096], None), "weir's malloc": ("http_proxy", ["--malloc"], None),
                 "glibc": ("http_proxy_plain", ["--malloc"], None)}
     if plan.peers:
         for peer in json.loads(plan.peers.read_text())["peers"]:
             if peer["name"] in PEERS:
                 name = f"{peer['name']} {peer['version']}"
                 variants[name] = ("http_proxy_plain", ["--malloc"], {"LD_PRELOAD": peer["path"], **peer["environment"]})
-    return {n: v for n, v in variants.items() if not plan.only or n.split()[0] in plan.only}
+    return {n: v for n, v in variants.items() if not plan.only or n in plan.only or n.split()[0] in plan.only}
 
 
 def table(rows):

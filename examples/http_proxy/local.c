@@ -23,11 +23,14 @@ static bool number_take(const char** at, const char* end, uint64_t* out) {
 
 /* "/BYTES/SEED"; each may be missing. */
 static void pattern_ask(struct connection* c, const char* target, size_t bytes) {
+    const char* at = target + 1;
     const char* end = target + bytes;
     c->local_left = settings.respond_bytes;
     c->local_seed = 0;
-    if (bytes == 0 || *target++ != '/' || !number_take(&target, end, &c->local_left)) return;
-    if (target < end && *target++ == '/') (void)number_take(&target, end, &c->local_seed);
+    if (*target != '/' || !number_take(&at, end, &c->local_left)) return;
+    if (at == end || *at != '/') return;
+    at++;
+    (void)number_take(&at, end, &c->local_seed);
 }
 
 enum answerer local_begin(struct connection* c, const char* target, size_t bytes) {
@@ -50,16 +53,18 @@ bool local_swallow(struct connection* c) {
     return true;
 }
 
+/* With its head it fits in the smallest buffer. */
+enum { STATS_BYTES = 1800 };
+
 static size_t stats_write(char* text, size_t size) {
-    char body[4096];
+    char body[STATS_BYTES];
     size_t n = worker_json(body, sizeof body);
     n += memory_json(body + n, sizeof body - n - 2);
     body[n++] = '}';
     body[n++] = '\n';
-    int all = snprintf(text, size,
-                       "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: %zu\r\n\r\n%.*s",
-                       n, (int)n, body);
-    return (size_t)all < size ? (size_t)all : 0;
+    return (size_t)snprintf(
+        text, size, "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: %zu\r\n\r\n%.*s", n,
+        (int)n, body);
 }
 
 static size_t pattern_head(const struct connection* c, char* text, size_t size) {

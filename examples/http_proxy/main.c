@@ -27,7 +27,7 @@
 #include <sys/signalfd.h>
 #include <unistd.h>
 
-enum { BUFFER_MIN = 1024, THREADS_MAX = 256, BACKLOG = 1024, SHORTAGE_MS = 20 };
+enum { BUFFER_MIN = 2048, THREADS_MAX = 256, BACKLOG = 1024, SHORTAGE_MS = 20 };
 
 static struct memory_plan plan = {.buffer_bytes = 16384};
 static const char* listen_at = "127.0.0.1:8080";

@@ -290,7 +290,7 @@ def refusals(tally, bench):
 
 def requests_odd(tally, bench):
     """Requests in pieces, in rows, and without a body in the answer."""
-    with pair(tally, "odd", bench / "http_proxy", "--buffer", "1k") as server:
+    with pair(tally, "odd", bench / "http_proxy", "--buffer", "2k") as server:
         one = f"GET /3000/7 HTTP/1.1\r\n{HEAD}\r\n"
         last = f"GET /10/9 HTTP/1.1\r\n{HEAD}Connection: close\r\n\r\n"
         answer = server.ask(one * 3 + last)
