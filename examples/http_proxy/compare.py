@@ -7,15 +7,20 @@ own, from the kernel's count; resident memory its high-water mark, and what it h
 
     examples/http_proxy/compare.py --bin build [--peers build/peers/peers.json] [--rounds 5] [--only NAME...]
 
+--instructions, in place of all that: the user instructions that one request spends in taking and giving back its buffers
+and its journal line, counted by valgrind, so that other work on the machine does not matter.
+
 SPDX-License-Identifier: Apache-2.0
 """
 import argparse
 import json
 import os
+import re
 import signal
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -29,10 +34,12 @@ LOADS = {
 FIELDS = (("req/s", 0), ("p99 ms", 1), ("CPU s / 100k", 2), ("faults / 100", 1), ("peak MiB", 1), ("MiB 1 s later", 1))
 
 
-def start(program, *options, env=None):
-    child = subprocess.Popen([program, "--listen", "127.0.0.1:0", *map(str, options)], stdout=subprocess.PIPE, text=True,
-                             env={**os.environ, **(env or {})})
-    return child, int(child.stdout.readline().split()[-1])
+def start(*command, env=None):
+    child = subprocess.Popen([str(c) for c in command], stdout=subprocess.PIPE, text=True, env={**os.environ, **(env or {})})
+    said = child.stdout.readline()
+    if "port " not in said:
+        raise ChildProcessError(f"{' '.join(map(str, command))} does not start")
+    return child, int(said.split()[-1])
 
 
 def stop(child):
@@ -58,21 +65,25 @@ def maps_name(child, path):
     return os.path.realpath(path) in Path(f"/proc/{child.pid}/maps").read_text()
 
 
+def load_run(plan, port, size, options):
+    done = subprocess.run([plan.bin / "http_load", "--port", str(port), "--bytes", str(SIZES[size]), "--ms", str(plan.ms),
+                           *map(str, options)], capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        sys.exit(f"http_load {options}: {done.stdout}{done.stderr}")
+    return json.loads(done.stdout)
+
+
 def measure(plan, variant, size, load, server_port):
     program, options, env = variant
-    child, port = start(plan.bin / program, "--backend", f"127.0.0.1:{server_port}", "--buffer", size, "--journal", "/dev/null",
-                        *options, env=env)
+    child, port = start(plan.bin / program, "--listen", "127.0.0.1:0", "--backend", f"127.0.0.1:{server_port}", "--buffer", size,
+                        "--journal", "/dev/null", *options, env=env)
     if env and not maps_name(child, env["LD_PRELOAD"]):
         sys.exit(f"{env['LD_PRELOAD']} is not loaded")
     options, bursts = LOADS[load]
     (cpu, faults), requests, rates, late = spent(child), 0, [], []
     for burst in range(bursts):
         time.sleep(0.3 if burst else 0)
-        done = subprocess.run([plan.bin / "http_load", "--port", str(port), "--bytes", str(SIZES[size]), "--ms",
-                               str(plan.ms), *map(str, options)], capture_output=True, text=True, check=False)
-        if done.returncode != 0:
-            sys.exit(f"{program} {options}: {done.stdout}{done.stderr}")
-        figures = json.loads(done.stdout)
+        figures = load_run(plan, port, size, options)
         requests += figures["requests"]
         rates.append(figures["rps"])
         late.append(figures["p99_us"] / 1000)
@@ -82,6 +93,21 @@ def measure(plan, variant, size, load, server_port):
            resident_mib(child, "VmHWM"), resident_mib(child, "VmRSS"))
     stop(child)
     return row
+
+
+def instructions(plan, variant, size, server_port):
+    """Per request, in memory_buffer, memory_line and their counterparts, with all that they call."""
+    program, options, env = variant
+    with tempfile.NamedTemporaryFile() as counts:
+        child, port = start("valgrind", "-q", "--tool=callgrind", f"--callgrind-out-file={counts.name}", plan.bin / program,
+                            "--listen", "127.0.0.1:0", "--backend", f"127.0.0.1:{server_port}", "--buffer", size, "--journal",
+                            "/dev/null", *options, env=env)
+        requests = load_run(plan, port, size, ["--connections", 16])["requests"]
+        stop(child)
+        text = subprocess.run(["callgrind_annotate", "--inclusive=yes", "--threshold=100", counts.name], capture_output=True,
+                              text=True, check=True).stdout
+    found = re.findall(r"^ *([\d,]+).*:memory_(?:buffer|line)(?:_free)?(?: |$)", text, re.M)
+    return sum(int(count.replace(",", "")) for count in found) / requests
 
 
 def variants_of(plan):
@@ -112,11 +138,20 @@ def main():
     parser.add_argument("--only", nargs="+", help="these variants: pools, weir's, glibc, jemalloc ...")
     parser.add_argument("--sizes", nargs="+", choices=list(SIZES), default=list(SIZES))
     parser.add_argument("--loads", nargs="+", choices=list(LOADS), default=list(LOADS))
+    parser.add_argument("--instructions", action="store_true", help="count them, and measure nothing else")
     plan = parser.parse_args()
     plan.bin = plan.bin.resolve()
     variants = variants_of(plan)
-    server, server_port = start(plan.bin / "http_proxy_plain", "--malloc", "--respond", 0)
-    for load in plan.loads:
+    server, server_port = start(plan.bin / "http_proxy_plain", "--listen", "127.0.0.1:0", "--malloc", "--respond", 0)
+    if plan.instructions:
+        print("| | " + " | ".join(plan.sizes) + " |\n" + "|---" * (len(plan.sizes) + 1) + "|")
+        for name, variant in variants.items():
+            try:
+                counts = [f"{instructions(plan, variant, size, server_port):,.0f}" for size in plan.sizes]
+            except ChildProcessError:  # an allocator that cannot have its memory there
+                counts = ["does not start under valgrind"]
+            print(f"| {name} | " + " | ".join(counts) + " |", flush=True)
+    for load in [] if plan.instructions else plan.loads:
         for size in plan.sizes:
             rows = {name: [] for name in variants}
             for turn in range(plan.rounds):
