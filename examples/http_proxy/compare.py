@@ -30,6 +30,7 @@ SIZES = {"16k": 8192, "256k": 131072, "2m": 1048576}  # buffer, body of an answe
 LOADS = {
     "steady": (["--connections", 64], 1),
     "come and go": (["--connections", 256, "--requests", 4, "--slow", 4, "--vanish", 50], 2),
+    "come and go, few": (["--connections", 64, "--requests", 4, "--slow", 4, "--vanish", 50], 2),
 }
 FIELDS = (("req/s", 0), ("p99 ms", 1), ("CPU s / 100k", 2), ("faults / 100", 1), ("peak MiB", 1), ("MiB 1 s later", 1))
 
