@@ -83,7 +83,8 @@ WEIR_FN void available_sweep(struct heap* h, bool sort, const char* call) {
                 unlist(h, s);
                 exposure_lose(h, s);
                 spare_put(h, s);
-            } else if (sort && slab_unsorted(s) != 0 && slab_unsorted(s) >= slab_frees_to_hole(s)) {
+            } else if (sort && slab_unsorted(s) != 0 &&
+                       slab_unsorted(s) >= slab_frees_to_hole(slice_pages(s))) {
                 exposure_clear(h, s);
                 slab_sort(s, call);
                 exposure_arm(h, s, slab_used(s));
@@ -125,8 +126,7 @@ WEIR_FN void available_steal(struct slice* s) {
 }
 
 /* Whether so many blocks wait to be sorted that a page may be free, or all of them. */
-static bool is_worth_a_visit(const struct slice* s) {
-    const struct slice_pages* r = slice_pages(s);
+static bool is_worth_a_visit(const struct slice* s, const struct slice_pages* r) {
     uint64_t counts = load_relaxed(&s->counts);
     if (counts_until(counts) == 0) return false; /* its owner is looking at it */
     uint32_t waiting = remote_count(load_relaxed(&s->remote));
@@ -134,13 +134,13 @@ static bool is_worth_a_visit(const struct slice* s) {
     if (waiting + ahead >= counts_used(counts)) return true;
     if (config_owner_publishes)
         waiting += counts_built(counts) + ahead - counts_used(counts) - load_relaxed(&r->sorted);
-    return waiting != 0 && waiting >= slab_frees_to_hole(s);
+    return waiting != 0 && waiting >= slab_frees_to_hole(r);
 }
 
-WEIR_FN void available_visit(struct heap* h, struct slice* s) {
-    if (!is_worth_a_visit(s)) return; /* a first look without the lock: what it says may be old */
+WEIR_FN void available_visit(struct heap* h, struct slice* s, const struct slice_pages* r) {
+    if (!is_worth_a_visit(s, r)) return; /* a first look without the lock: what it says may be old */
     os_lock_take(&h->lock);
-    if (is_listed_by(h, s) && !release_if_empty(h, s) && is_worth_a_visit(s)) {
+    if (is_listed_by(h, s) && !release_if_empty(h, s) && is_worth_a_visit(s, r)) {
         /* Before any change: the child of a fork may find the slab half sorted. */
         (void)__atomic_exchange_n(&h->visited, s, __ATOMIC_SEQ_CST);
         slab_sort_as_visitor(s);

@@ -64,7 +64,7 @@ static uint32_t frees_unseen(const struct heap* h, const struct slice* s) {
     uint64_t most = most_of(h, s);
     if (load_relaxed(&release_state) == RELEASE_OFF || load_relaxed(&h->slab_bytes) <= 2 * most)
         return UINT32_MAX;
-    uint32_t frees = slab_frees_to_hole(s);
+    uint32_t frees = slab_frees_to_hole(slice_pages(s));
     if (slice_pages(s)->sorted != 0 && !is_visited(h, s)) return frees;
     uint32_t share = (uint32_t)(most / (load_relaxed(&h->slab_count) + 1)) / slab_class(s)->bytes;
     return share > frees ? share : frees;

@@ -109,7 +109,7 @@ WEIR_INLINE void slab_settle(struct slice* s) {
  * none. */
 WEIR_FN size_t slab_close(struct slice* s);
 /* A lower bound of the frees after which a page without blocks may appear. */
-WEIR_FN uint32_t slab_frees_to_hole(const struct slice* s);
+WEIR_FN uint32_t slab_frees_to_hole(const struct slice_pages* r);
 /* Whether p is where a block of the slab starts. */
 WEIR_FN bool slab_holds_block(const struct slice* s, const void* p);
 /* Walk a list that must have `count` blocks of the slab and then end. Returns the last one, or NULL

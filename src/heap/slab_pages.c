@@ -202,8 +202,8 @@ static void least_build(const struct view* v, uint32_t from, uint32_t to) {
     if (least >> least_shift() < v->pages->least) least_set(v, least);
 }
 
-WEIR_FN uint32_t slab_frees_to_hole(const struct slice* s) {
-    uint32_t least = (uint32_t)load_relaxed(&slice_pages(s)->least) << least_shift();
+WEIR_FN uint32_t slab_frees_to_hole(const struct slice_pages* r) {
+    uint32_t least = (uint32_t)load_relaxed(&r->least) << least_shift();
     return least == 0 ? 1 : least;
 }
 
@@ -525,7 +525,8 @@ WEIR_FN size_t slab_close(struct slice* s) {
     s->free = NULL;
     slab_set_built(s, 0);
     slab_count(s, 0, 0, 0);
-    pages->sorted = pages->charged = 0;
+    pages->charged = 0;
+    store_relaxed(&pages->sorted, (uint16_t)0);
     for (uint32_t i = 0; i < s->span_slices; i++) {
         struct slice_pages* r = &pages[i];
         uint32_t mask = hole_all() & ~hole_of(load_relaxed(&r->state));
@@ -553,7 +554,9 @@ WEIR_FN void slab_forget_all(struct slice* s) {
     for (uint32_t block = 0; block < v.class->capacity; block++)
         if (!block_has_hole(&v, block)) block_cross(&v, block, block_home(&v, block), true);
     least_recount(&v);
-    v.pages->sorted = v.pages->charged = v.pages->taken = v.pages->ahead = 0;
+    v.pages->charged = v.pages->taken = 0;
+    store_relaxed(&v.pages->sorted, (uint16_t)0);
+    store_relaxed(&v.pages->ahead, (uint16_t)0);
     s->free = NULL;
     slab_count(s, built, built, built);
 }

@@ -29,10 +29,10 @@ static void registry_look(void) {
 }
 
 /* A first look without a lock: what it says may be old. */
-static void slab_visit(struct slice* s, bool all) {
+static void slab_visit(struct slice* s, const struct slice_pages* pages, bool all) {
     if (load_acquire(&s->kind) != SLICE_SLAB || load_relaxed(&s->listed) == 0) return;
     struct heap* h = owner_heap(load_relaxed(&s->owner));
-    if (h != NULL && h != heap_self() && (all || load_relaxed(&h->visit_idle))) available_visit(h, s);
+    if (h != NULL && h != heap_self() && (all || load_relaxed(&h->visit_idle))) available_visit(h, s, pages);
 }
 
 /* Slabs are found by their records: lists would have to be locked for as long as a visit takes. False: there
@@ -47,7 +47,8 @@ static bool region_visit(uint32_t row, bool all) {
     if (used) add_relaxed(&r->visitors, 1); /* under the lock, so that the records stay */
     os_lock_give(&page_lock);
     if (!used) return is_one;
-    for (uint32_t i = first; i < frontier; i++) slab_visit(region_slices(r) + i, all);
+    for (uint32_t i = first; i < frontier; i++)
+        slab_visit(region_slices(r) + i, (const struct slice_pages*)r->pages + i, all);
     __atomic_fetch_sub(&r->visitors, 1, __ATOMIC_RELEASE); /* pairs with span_free */
     return true;
 }

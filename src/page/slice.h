@@ -99,8 +99,9 @@ enum { SLICE_PAGES_MAX = 16 };
 #define PAGES_ALL 0xffffull
 
 /* Beside each slice's record, in an array of its own: read and written on slow paths alone.
- *  Sync: `state` and `marked` atomic; `mark_next` belongs to the list of marked slices (page/hole.h); the
- * rest to the owner of the slab; while it is `listed`, under the owner's lock. */
+ *  Sync: `state` and `marked` atomic; `sorted`, `ahead` and `least` relaxed, for visitors; `mark_next`
+ * belongs to the list of marked slices (page/hole.h); the rest to the owner of the slab; while it is
+ * `listed`, under the owner's lock. */
 struct slice_pages {
     uint64_t state;
     uint16_t sorted;  /* slab, first slice: blocks on the pages' lists */

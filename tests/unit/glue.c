@@ -183,7 +183,8 @@ static const char* pages_wrong(const struct slice* s, unsigned char* seen) {
         if (r->used[g % per_slice] != used[g]) return "a page's count of blocks in use is wrong";
         if ((r->cross >> g % per_slice & 1) != cross[g]) return "a page's crossing bit is wrong";
         uint32_t frees = used[g] + cross[g] == 0 ? 1 : used[g] + cross[g];
-        if (!is_hole(s, g) && slab_frees_to_hole(s) > frees) return "a page is free after fewer frees";
+        if (!is_hole(s, g) && slab_frees_to_hole(slice_pages(s)) > frees)
+            return "a page is free after fewer frees";
     }
     return NULL;
 }
