@@ -343,10 +343,16 @@ void crew_open(size_t threads) {
     }
 }
 
-void crew_do(void (*job)(size_t number)) {
+void crew_begin(void (*job)(size_t number)) {
     crew_job = job;
     pthread_barrier_wait(&crew_barrier);
-    pthread_barrier_wait(&crew_barrier);
+}
+
+void crew_end(void) { pthread_barrier_wait(&crew_barrier); }
+
+void crew_do(void (*job)(size_t number)) {
+    crew_begin(job);
+    crew_end();
 }
 
 void crew_do_timed(const char* name, void (*job)(size_t number)) {
@@ -398,6 +404,8 @@ void allocator_prove(const char* expected) {
     if (strcmp(file_of(symbol), served_by) == 0) stats = (int (*)(struct weir_stats*))symbol;
     result_text("malloc_in", found);
 }
+
+bool lies_with_malloc(void* address) { return strcmp(file_of(address), served_by) == 0; }
 
 int trim_now(void) { return trim ? trim(0) : -1; }
 

@@ -1,7 +1,7 @@
-/* bench.h: what the programs of bench/release share: options, sizes, records outside malloc, proof,
- * measuring.
+/* bench.h: what the programs of bench/release and bench/pools share: options, sizes, records outside malloc,
+ * proof, measuring.
  *
- * Who may include it: the programs of this folder. Nothing here calls malloc, neither while the heap is
+ * Who may include it: the programs of these two folders. Nothing here calls malloc, neither while the heap is
  * measured nor before: records lie in mappings of their own, which are counted and taken off resident memory,
  * and files are read by plain system calls. It deliberately knows no allocator: which one serves is asked of
  * the loader.
@@ -115,6 +115,9 @@ int trim_now(void);
 #define CREW_MAX 256u
 void crew_open(size_t threads);
 void crew_do(void (*job)(size_t number));
+/* The same in two parts: the caller does something else meanwhile. */
+void crew_begin(void (*job)(size_t number));
+void crew_end(void);
 /* The same, and prints NAME_s, NAME_cpu_s, NAME_faults. */
 void crew_do_timed(const char* name, void (*job)(size_t number));
 
@@ -122,6 +125,8 @@ void crew_do_timed(const char* name, void (*job)(size_t number));
 /* Ends with status 3 unless malloc, free, calloc, realloc and aligned_alloc lie in `expected` (a file;
  * "system": the C library; NULL: anything) and /proc/self/maps shows that file. Prints which file it was. */
 void allocator_prove(const char* expected);
+/* After it: is the address in malloc's file? */
+bool lies_with_malloc(void* address);
 /* "NAME VALUE" lines on stdout, kept until result_flush. */
 void result_text(const char* name, const char* value);
 void result_count(const char* name, uint64_t value);

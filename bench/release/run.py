@@ -17,7 +17,6 @@ import json
 import math
 import os
 import pathlib
-import random
 import re
 import shlex
 import shutil
@@ -30,20 +29,13 @@ import time
 import redis_server
 
 HERE = pathlib.Path(__file__).resolve().parent
-ROOT = HERE.parents[1]
-CC = os.environ.get("CC", "gcc")
+sys.path.insert(0, str(HERE.parent))
+from common import CC, FLAGS, ROOT, RunFailed, interval, programs_build, ran, verdict  # noqa: E402
+
 PROGRAMS = ["pin", "steady", "waves", "million"]
-FLAGS = ["-O2", "-std=gnu17", "-Wall", "-Wextra", "-Wundef", "-Werror", "-fno-builtin"]
-LIBRARIES = ["-pthread", "-lm"]
-TIMEOUT_S = 300
-RESAMPLES = 4000
 PERIOD_S = 0.1  # of a round of processes that take turns
 WARM_ROUNDS = 10  # of them, before those that count
 TRACED = "madvise,process_madvise,munmap,mmap,mprotect,mremap,brk"
-
-
-class RunFailed(Exception):
-    """A run that says nothing, with the reason in one line."""
 
 
 # ---- what is compared
@@ -111,43 +103,7 @@ def allocators_of(options, folder):
     return found, manifest["system"], notes
 
 
-def programs_build(folder):
-    folder.mkdir(parents=True, exist_ok=True)
-    for name in PROGRAMS:
-        program, sources = folder / name, [HERE / f"{name}.c", HERE / "bench.c"]
-        if program.is_file() and program.stat().st_mtime > max(path.stat().st_mtime for path in [*sources, HERE / "bench.h"]):
-            continue
-        part = folder / f"{name}.part"
-        subprocess.run([CC, *FLAGS, "-I", ROOT / "include", *sources, "-o", part, *LIBRARIES], check=True)
-        part.rename(program)
-
-
 # ---- one run
-
-def facts_of(text):
-    """NAME VALUE lines: numbers where they are, series of numbers as lists."""
-    facts = {}
-    for line in text.splitlines():
-        name, _, value = line.partition(" ")
-        try:
-            numbers = [float(word) for word in value.split()]
-            facts[name] = numbers if len(numbers) > 1 else numbers[0]
-        except (ValueError, IndexError):
-            facts[name] = value
-    return facts
-
-
-def ran(argv, variables):
-    try:
-        done = subprocess.run([str(word) for word in argv], env={**os.environ, **variables}, capture_output=True, text=True,
-                              timeout=TIMEOUT_S, check=False)
-    except subprocess.TimeoutExpired as error:
-        raise RunFailed(f"did not end within {TIMEOUT_S} s") from error
-    if done.returncode:
-        last = done.stderr.strip().splitlines()[-1:] or [""]
-        raise RunFailed(f"ended with {done.returncode}: {last[0]}")
-    return facts_of(done.stdout)
-
 
 class Program:
     """One of the C programs with arguments."""
@@ -290,14 +246,7 @@ class Results:
                  if mine and its and key in mine and its.get(key)]
         if len(pairs) < 2:
             return None
-        ratios = [mine / its for mine, its in pairs]
-        source = random.Random(1)
-        means = sorted(statistics.median(source.choices(ratios, k=len(ratios))) for _ in range(RESAMPLES))
-        return statistics.median(ratios), means[int(0.025 * RESAMPLES)], means[math.ceil(0.975 * RESAMPLES) - 1]
-
-
-def verdict(good, text):
-    return f"  {'reached' if good else 'MISSED '}  {text}"
+        return interval([mine / its for mine, its in pairs])
 
 
 def at_most(value, most, what, unit="", places=1):
@@ -553,7 +502,7 @@ def main():
     parser.add_argument("--list", action="store_true", help="shapes and allocators")
     options = parser.parse_args()
     options.build = options.build.resolve()
-    programs_build(options.build)
+    programs_build(PROGRAMS, HERE, options.build)
     if options.build_only:
         return 0
     if options.self_test:
