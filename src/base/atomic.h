@@ -21,6 +21,11 @@
 /* Compare and swap: acq_rel on success, acquire on failure (the caller looks at what it found). */
 #define cas_acq_rel(p, expected, v)                                                                          \
     __atomic_compare_exchange_n((p), (expected), (v), false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE)
+/* In the one order that all such operations have: on success a store that later ones of this thread come
+ * after. */
+#define cas_seq_cst(p, expected, v)                                                                          \
+    __atomic_compare_exchange_n((p), (expected), (v), false, __ATOMIC_SEQ_CST, __ATOMIC_ACQUIRE)
+#define load_seq_cst(p) __atomic_load_n((p), __ATOMIC_SEQ_CST)
 #define cas_acquire(p, expected, v)                                                                          \
     __atomic_compare_exchange_n((p), (expected), (v), false, __ATOMIC_ACQUIRE, __ATOMIC_RELAXED)
 

@@ -105,6 +105,12 @@ WEIR_FN struct pool* pool_open(struct weir_pool* handle) {
     return pool;
 }
 
+/* The same, where it is made already without a call. */
+WEIR_INLINE struct pool* pool_opened(struct weir_pool* handle) {
+    struct pool* pool = load_acquire(&handle->record);
+    return weir_likely(pool != NULL) ? pool : pool_open(handle);
+}
+
 /* What tells a handle that pool_create made from one at file scope. */
 enum { HANDLE_MADE = 1 };
 
@@ -166,7 +172,7 @@ static void* alloc_by(struct pool* pool, struct weir_pool_cache* cache, unsigned
     if (may_fail && debug_fails(pool)) return NULL;
     if (pool->slow != 0 || (flags & WEIR_POOL_ALLOC_NO_CACHE) != 0)
         return cached_only ? NULL : alloc_direct(pool, caller);
-    struct pool_entry* e = entry_get(pool, cache);
+    struct pool_entry* e = entry_find(pool, cache);
     void* p = e == NULL ? NULL : entry_alloc(e, cached_only);
     return p == NULL && !cached_only ? alloc_direct(pool, caller) : p; /* without a magazine, if need be */
 }
@@ -174,7 +180,7 @@ static void* alloc_by(struct pool* pool, struct weir_pool_cache* cache, unsigned
 WEIR_FN void* pool_alloc_slow(struct weir_pool* handle, struct weir_pool_cache* cache, unsigned flags,
                               const void* caller) {
     pool_tick();
-    struct pool* pool = pool_open(handle);
+    struct pool* pool = pool_opened(handle);
     if (pool == NULL) return NULL;
     void* p = alloc_by(pool, cache, flags, caller);
     if (p == NULL) add_relaxed(&pool->failed, 1);
@@ -184,9 +190,9 @@ WEIR_FN void* pool_alloc_slow(struct weir_pool* handle, struct weir_pool_cache* 
 WEIR_FN void pool_free_slow(struct weir_pool* handle, struct weir_pool_cache* cache, void* p,
                             const void* caller) {
     pool_tick();
-    struct pool* pool = pool_open(handle);
+    struct pool* pool = pool_opened(handle);
     if (p == NULL || pool == NULL) return;
-    struct pool_entry* e = pool->slow == 0 ? entry_get(pool, cache) : NULL;
+    struct pool_entry* e = pool->slow == 0 ? entry_find(pool, cache) : NULL;
     if (e == NULL || !entry_free(e, p)) free_direct(pool, p, caller);
 }
 

@@ -20,7 +20,7 @@
 #include "weir/pool.h"
 
 enum { POOLS_MAX = 4096, CHUNK_POOLS = 16, CHUNKS = POOLS_MAX / CHUNK_POOLS };
-enum { POOL_NAME_BYTES = 32, ENTRY_SPARES_MAX = 8, TICK_CALLS = 16 };
+enum { POOL_NAME_BYTES = 32, TICK_CALLS = 16 };
 
 /* Memory that pools share: objects of one size in the heap.
  *
@@ -34,6 +34,8 @@ struct storage {
     size_t block_bytes; /* what the heap gives for it */
     uint32_t flags;     /* WEIR_POOL_EXACT, or WEIR_POOL_NO_MERGE: of one pool alone */
     uint32_t capacity;  /* of its magazines */
+    uint32_t spares;    /* empty magazines that a thread keeps at most */
+    bool single;        /* a thread has one magazine, not two */
     uint32_t id;
     uint32_t users;
     uint64_t reserve;   /* Sync: relaxed; objects that stay in `full` but for a flush */
@@ -81,7 +83,8 @@ struct pool {
  *
  *  loaded    the magazine that the cache's words point into: base = objects, end = base + capacity,
  *            base + fill = top; NULL: top == base == end, and every call is slow
- *  previous  one that is empty or full, so that a run of the same calls moves one magazine per `capacity`
+ *  previous  one that is empty or full, so that a run of the same calls moves one magazine per `capacity`;
+ *            none where the storage is `single`
  *  Sync: the thread; in, out and held relaxed for statistics, with `version` odd while they and the words do
  * not fit together. Under pools_lock: who makes and ends entries. */
 struct pool_entry {
@@ -210,6 +213,15 @@ WEIR_FN uint64_t pool_visit(uint64_t after, pool_visitor* visit, void* context);
  * one. */
 WEIR_INLINE struct pool_entry* entry_peek(const struct pool_thread* t, const struct pool* pool) {
     return &t->chunks[pool->id / CHUNK_POOLS][pool->id % CHUNK_POOLS];
+}
+
+/* entry_get, without a call where the entry is there and nothing is to be caught up with. */
+WEIR_INLINE struct pool_entry* entry_find(struct pool* pool, struct weir_pool_cache* cache) {
+    struct pool_thread* t = heap_self()->above;
+    if (weir_unlikely(t == NULL || t->epoch != load_relaxed(&pools_epoch))) return entry_get(pool, cache);
+    struct pool_entry* e = entry_peek(t, pool);
+    if (weir_unlikely(e->pool == NULL || (cache != NULL && e->cache != cache))) return entry_get(pool, cache);
+    return e;
 }
 
 /* A pool's number is the number of an entry that may be another pool's, which had it before: such an entry is

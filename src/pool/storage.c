@@ -12,23 +12,22 @@
 #include "page/span.h"
 #include "pool/pool.h"
 
-/* Slots of a tier: as many shards as processors, within bounds, so that few threads begin at the same one. */
-enum { SHARDS_MIN = 4, SHARDS_MAX = 32, SHARD_SLOTS = 8, TIER_SLOTS_MIN = 64 };
+/* As many shards as processors, within bounds, so that few threads begin at the same one. */
+enum { SHARDS_MIN = 4, FULL_SLOTS = 1024, EMPTY_SLOTS = 128 };
+enum { SPARES_BYTES = 4096, MAGAZINE_OBJECTS_MIN = 2 };
 
 static struct storage* storages; /* Sync: pools_lock to change; read by acquire */
 static uint32_t storage_count;
 
 WEIR_FN struct storage* storage_first(void) { return load_acquire(&storages); }
 
-static struct tier* tier_make(void) {
+static struct tier* tier_make(uint32_t slots) {
     uint32_t processors = os_cpu_count();
     uint32_t shards = SHARDS_MIN;
     while (shards < processors && shards < SHARDS_MAX) shards *= 2;
-    uint32_t per_shard = shards * SHARD_SLOTS < TIER_SLOTS_MIN ? TIER_SLOTS_MIN / shards : SHARD_SLOTS;
-    struct tier* t = span_meta_alloc(sizeof *t + (size_t)shards * per_shard * sizeof(struct slot));
+    struct tier* t = span_meta_alloc(sizeof *t + slots * sizeof(struct slot));
     if (t == NULL) return NULL;
-    t->shards = shards;
-    t->per_shard = per_shard;
+    tier_shape(t, shards, slots / shards);
     t->turn = 1;
     return t;
 }
@@ -39,9 +38,20 @@ static size_t storage_block_bytes(size_t size, size_t align) {
     return size_classes[align <= GRANULE ? class_of(size) : class_of_aligned(size, align)].bytes;
 }
 
+/* Two magazines of one or two objects are worth less than one of as many as both: a run of calls moves more
+ * at once, and one that goes to and fro no less. */
+static bool storage_is_single(size_t block_bytes) { return MAGAZINE_BYTES_MAX / block_bytes <= 2; }
+
 static uint32_t storage_capacity(size_t block_bytes) {
     size_t fits = MAGAZINE_BYTES_MAX / block_bytes;
-    return fits > MAGAZINE_OBJECTS_MAX ? MAGAZINE_OBJECTS_MAX : fits == 0 ? 1 : (uint32_t)fits;
+    if (storage_is_single(block_bytes)) fits = 2 * MAGAZINE_BYTES_MAX / block_bytes;
+    return fits > MAGAZINE_OBJECTS_MAX   ? MAGAZINE_OBJECTS_MAX
+           : fits < MAGAZINE_OBJECTS_MIN ? MAGAZINE_OBJECTS_MIN
+                                         : (uint32_t)fits;
+}
+
+static uint32_t magazine_bytes(uint32_t capacity) {
+    return (uint32_t)(sizeof(struct magazine) + capacity * sizeof(void*));
 }
 
 static bool storage_serves(const struct storage* s, size_t size, size_t align, size_t block_bytes,
@@ -56,15 +66,18 @@ static bool storage_serves(const struct storage* s, size_t size, size_t align, s
 static struct storage* storage_make(size_t size, size_t align, size_t block_bytes, uint32_t flags) {
     struct storage* s = span_meta_alloc(sizeof *s);
     if (s == NULL) return NULL;
+    uint32_t capacity = storage_capacity(block_bytes);
     *s = (struct storage){.next = storages,
                           .bytes = flags == 0 ? block_bytes : size,
                           .align = align,
                           .block_bytes = block_bytes,
                           .flags = flags,
-                          .capacity = storage_capacity(block_bytes),
+                          .capacity = capacity,
+                          .spares = SPARES_BYTES / magazine_bytes(capacity),
+                          .single = storage_is_single(block_bytes),
                           .id = storage_count,
-                          .full = tier_make(),
-                          .empty = tier_make()};
+                          .full = tier_make(FULL_SLOTS),
+                          .empty = tier_make(EMPTY_SLOTS)};
     if (s->full == NULL || s->empty == NULL) return NULL;
     storage_count++;
     store_release(&storages, s); /* publishes the record, to storage_first */
@@ -94,7 +107,7 @@ WEIR_FN struct magazine* storage_magazine(struct storage* s, struct tier_place* 
     if (word != 0) return magazine_of(word);
     struct magazine* m = shelf_pop(&s->shelf);
     if (m != NULL) return m;
-    m = span_meta_alloc(sizeof *m + s->capacity * sizeof m->objects[0]);
+    m = span_meta_alloc(magazine_bytes(s->capacity));
     if (m != NULL) m->capacity = s->capacity;
     return m;
 }
@@ -163,7 +176,7 @@ WEIR_FN uint64_t storage_shared(const struct storage* s) { return tier_objects(s
 
 static void drain_word(struct storage* s, uintptr_t word) {
     struct magazine* m = magazine_of(word);
-    struct tier_place at = {0, 0, 0};
+    struct tier_place at = {0};
     storage_drain(s, m);
     storage_discard(s, m, &at);
 }
@@ -214,9 +227,9 @@ static bool storage_is_crowded(const struct storage* s) {
 WEIR_FN bool storage_share(struct storage* s, struct magazine* m, struct pool_entry* e) {
     if (load_acquire(&s->epoch) != e->epoch || storage_is_crowded(s)) return false;
     if (!tier_put(s->full, &e->full, magazine_word(m))) return false;
-    /* Pairs with pool_flush: it finds the magazine in its slot, or this finds its epoch. */
-    __atomic_thread_fence(__ATOMIC_SEQ_CST);
-    if (weir_unlikely(load_relaxed(&s->epoch) != e->epoch)) {
+    /* Pairs with pool_flush: it finds the word in its slot, which was put in one order with this, or this
+     * finds its epoch. */
+    if (weir_unlikely(load_seq_cst(&s->epoch) != e->epoch)) {
         uintptr_t word = tier_take(s->full, &e->full);
         if (word != 0) drain_word(s, word);
     }
@@ -225,8 +238,8 @@ WEIR_FN bool storage_share(struct storage* s, struct magazine* m, struct pool_en
 }
 
 WEIR_FN bool storage_reserve(struct storage* s, uint64_t objects) {
-    struct tier_place full = {0, 0, 0};
-    struct tier_place empty = {0, 0, 0};
+    struct tier_place full = {0};
+    struct tier_place empty = {0};
     for (uint64_t have = storage_shared(s); have < objects;) {
         struct magazine* m = storage_magazine(s, &empty);
         if (m == NULL) return false;
@@ -253,11 +266,22 @@ static void storage_trim(struct storage* s, uint64_t surplus) {
         uint32_t keep = m->count > surplus ? m->count - (uint32_t)surplus : 0;
         surplus -= m->count - keep;
         drain_to(s, m, keep);
-        struct tier_place at = {0, 0, 0};
+        struct tier_place at = {0};
         if (keep == 0)
             storage_discard(s, m, &at);
         else if (!slot_put(slot, magazine_word(m)) && !tier_put(s->full, &at, magazine_word(m)))
             drain_word(s, magazine_word(m));
+    }
+}
+
+/* Takes need look no further than the last word that is there. */
+static void tier_reach_lower(struct tier* t) {
+    for (uint32_t shard = 0; shard < t->shards; shard++) {
+        uint32_t seen = load_relaxed(&t->reach[shard]);
+        uint32_t reach = t->per_shard;
+        while (reach != 0 && load_relaxed(&t->slots[shard * t->per_shard + reach - 1].word) == 0) reach--;
+        if (reach != seen)
+            (void)cas_acq_rel(&t->reach[shard], &seen, reach); /* failed: it was raised meanwhile */
     }
 }
 
@@ -289,6 +313,7 @@ static uint64_t storage_look(struct storage* s, uint64_t* shrunk) {
     if (all > keep) storage_trim(s, all - keep);
     store_relaxed(&s->peak, load_relaxed(&s->allocated));
     store_relaxed(&s->full->turn, turn + 1);
+    tier_reach_lower(s->full);
     bool settled = shared == cold && need == before && peak <= all;
     return settled ? 0 : (need + shared) * s->block_bytes;
 }

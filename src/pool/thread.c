@@ -31,7 +31,7 @@ static uint64_t words_fill(const struct weir_pool_cache* c) {
     return (uint64_t)(load_relaxed(&c->top) - load_relaxed(&c->base));
 }
 
-static void words_set(struct weir_pool_cache* c, struct magazine* m) {
+WEIR_INLINE void words_set(struct weir_pool_cache* c, struct magazine* m) {
     store_relaxed(&c->base, m == NULL ? NULL : m->objects);
     store_relaxed(&c->end, m == NULL ? NULL : m->objects + m->capacity);
     store_relaxed(&c->top, m == NULL ? NULL : m->objects + m->count);
@@ -74,7 +74,7 @@ static struct magazine* entry_magazine(struct pool_entry* e) {
 }
 
 static void entry_discard(struct pool_entry* e, struct magazine* m) {
-    if (e->spares == ENTRY_SPARES_MAX) {
+    if (e->spares == e->pool->storage->spares) {
         storage_discard(e->pool->storage, m, &e->empty);
         return;
     }
@@ -129,18 +129,39 @@ static bool entry_refill(struct pool_entry* e, bool cached_only) {
     struct magazine* m = word != 0 ? magazine_of(word) : NULL;
     if (m == NULL && !cached_only) m = entry_filled(e);
     if (m == NULL) return false;
-    struct magazine* old = e->previous;
+    struct magazine* old = s->single ? e->loaded : e->previous;
     entry_begin(e);
     store_relaxed(&e->in, e->in + m->count);
-    entry_turn(e, m);
+    if (s->single)
+        entry_load(e, m);
+    else
+        entry_turn(e, m);
     entry_end(e);
     if (old != NULL) entry_discard(e, old);
     return true;
 }
 
+/* The only magazine is full: it goes to the others. */
+static bool entry_make_room_single(struct pool_entry* e) {
+    struct storage* s = e->pool->storage;
+    entry_sync(e);
+    struct magazine* m = e->loaded;
+    struct magazine* empty = entry_magazine(e);
+    entry_begin(e);
+    if (m != NULL) store_relaxed(&e->out, e->out + m->count);
+    entry_load(e, empty);
+    entry_end(e);
+    if (m != NULL && (empty == NULL || !storage_share(s, m, e))) {
+        storage_drain(s, m);
+        entry_discard(e, m);
+    }
+    return empty != NULL;
+}
+
 /* The cache is full: the previous magazine if that is empty, or else it goes to the others. */
 static bool entry_make_room(struct pool_entry* e) {
     struct storage* s = e->pool->storage;
+    if (s->single) return entry_make_room_single(e);
     entry_sync(e);
     struct magazine* m = e->previous;
     if (m != NULL && m->count == 0) {
@@ -292,8 +313,8 @@ static struct pool_entry* entry_make(struct pool_thread* t, struct pool* pool,
                                  .pool = pool,
                                  .epoch = load_acquire(&pool->storage->epoch),
                                  .batch = 1,
-                                 .full = {.shard = t->id},
-                                 .empty = {.shard = t->id}};
+                                 .full = {.first = shard_first(pool->storage->full, t->id)},
+                                 .empty = {.first = shard_first(pool->storage->empty, t->id)}};
     }
     os_lock_give(&pools_lock);
     return e;

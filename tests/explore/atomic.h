@@ -26,6 +26,7 @@ void explore_saw(uintptr_t value);
     })
 #define load_relaxed(p) EXPLORE(p, explore_old, (void)0)
 #define load_acquire(p) load_relaxed(p)
+#define load_seq_cst(p) load_relaxed(p)
 #define store_relaxed(p, v) ((void)EXPLORE(p, explore_old, *(p) = (v)))
 #define xchg_acquire(p, v) EXPLORE(p, explore_old, *(p) = (v))
 #define cas_acq_rel(p, expected, v)                                                                          \
@@ -34,5 +35,6 @@ void explore_saw(uintptr_t value);
         *(expected) = EXPLORE(p, explore_old, if (explore_old == explore_wanted) * (p) = (v));               \
         *(expected) == explore_wanted;                                                                       \
     })
+#define cas_seq_cst(p, expected, v) cas_acq_rel(p, expected, v)
 
 #endif

@@ -109,7 +109,7 @@ static void drain(struct magazine* m) {
 static enum { NONE, TAKE_WITHOUT_XCHG, PUT_WITHOUT_CAS, SHELF_POP_ONE, SHARE_WITHOUT_LOOK } mutant;
 
 static uintptr_t take(uint32_t shard) {
-    struct tier_place at = {shard, 1, shard}; /* it has put one before, and found one */
+    struct tier_place at = {shard_first(tier, shard), 1, shard, 0}; /* it has put one before, and found one */
     if (mutant != TAKE_WITHOUT_XCHG) return tier_take(tier, &at);
     for (uint32_t i = 0; i < tier_slots(tier); i++) {
         uintptr_t word = load_relaxed(&tier->slots[i].word);
@@ -121,7 +121,7 @@ static uintptr_t take(uint32_t shard) {
 }
 
 static bool put(uint32_t shard, uintptr_t word) {
-    struct tier_place at = {shard, 1, shard};
+    struct tier_place at = {shard_first(tier, shard), 1, shard, 0};
     if (mutant != PUT_WITHOUT_CAS) return tier_put(tier, &at, word);
     for (uint32_t i = 0; i < tier_slots(tier); i++) {
         if (load_relaxed(&tier->slots[i].word) != 0) continue;
@@ -250,8 +250,8 @@ static const struct scenario* scenario;
 static void prepare(void) {
     epoch = 0;
     memset(tier_room, 0, sizeof tier_room);
-    tier->shards = SHARDS;
-    tier->per_shard = PER_SHARD;
+    tier_shape(tier, SHARDS, PER_SHARD);
+    for (unsigned i = 0; i < SHARDS; i++) tier->reach[i] = PER_SHARD;
     shelf = NULL;
     drained_twice = false;
     old_epoch = epoch;

@@ -108,7 +108,7 @@ static struct tier* const tier = (struct tier*)(void*)tier_room;
 static _Alignas(64) unsigned char magazine_room[OBJECTS][64];
 
 static void* slots_get(void) {
-    struct tier_place at = {0, OBJECTS, 0};
+    struct tier_place at = {0, OBJECTS, 0, 0};
     uintptr_t word = tier_take(tier, &at);
     if (word == 0) return object_from_os();
     struct magazine* m = magazine_of(word);
@@ -121,13 +121,12 @@ static void* slots_other(void* unused) {
 }
 
 static void slots_run(void) {
-    tier->shards = 2;
-    tier->per_shard = 2;
+    tier_shape(tier, 2, 2);
     for (unsigned i = 0; i < OBJECTS; i++) {
         struct magazine* m = (struct magazine*)(void*)magazine_room[i];
         m->capacity = m->count = 1;
         m->objects[0] = object_from_os();
-        struct tier_place at = {0, i, 0};
+        struct tier_place at = {0, i, 0, 0};
         if (!tier_put(tier, &at, magazine_word(m))) _exit(98);
     }
     other_part = slots_other;

@@ -328,15 +328,33 @@ TEST(Pool, FlushEmptiesTheTierAndTheOwnCache) {
     }));
 }
 
+// A burst of large objects stays in the tier as one of small ones does, and serves the next.
+TEST(Pool, ABurstOfAnySizeServesTheNext) {
+    EXPECT_FINE(in_child([] {
+        for (size_t size : {49152u, 262144u, 2097152u}) {
+            weir_pool* pool = weir_pool_create("burst", size, 0, 0);
+            Objects objects(pool, size);
+            for (unsigned i = 0; i < 300; i++) objects.alloc();
+            objects.free_all();
+            weir_pool_stats s = stats(pool);
+            EXPECT_GE(s.cached, 300u) << size;
+            for (unsigned i = 0; i < 300; i++) objects.alloc(WEIR_POOL_ALLOC_CACHED);
+            EXPECT_EQ(stats(pool).allocated, s.allocated) << size;
+            objects.free_all();
+            EXPECT_EQ(weir_pool_destroy(pool), 0);
+        }
+    }));
+}
+
 // A tier that is full: what has no room goes to the heap, and nothing is lost.
 TEST(Pool, WhatHasNoRoomGoesToTheHeap) {
     EXPECT_FINE(in_child([] {
         weir_pool* pool = weir_pool_create("many", 64, 0, 0);
         Objects objects(pool, 64);
-        for (unsigned i = 0; i < 40000; i++) objects.alloc();
+        for (unsigned i = 0; i < 100000; i++) objects.alloc();
         objects.free_all();
         weir_pool_stats s = stats(pool);
-        EXPECT_LT(s.allocated, 40000u);
+        EXPECT_LT(s.allocated, 100000u);
         EXPECT_GT(s.shared, 1000u);
         expect_conserved(pool, 0);
         EXPECT_EQ(weir_pool_destroy(pool), 0);

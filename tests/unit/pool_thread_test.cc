@@ -142,6 +142,25 @@ TEST(PoolThreads, WhatAThreadCachedServesOthersWhenItEnds) {
     }));
 }
 
+// A thread finds all that another one shared, wherever in the tier it lies, before the first look and after
+// some, which make takes look at less of the tier.
+TEST(PoolThreads, AllThatWasSharedIsFound) {
+    EXPECT_FINE(in_child([] {
+        for (unsigned looks : {0u, 3u}) {
+            weir_pool* pool = weir_pool_create("found", 262144, 0, 0);
+            EXPECT_EQ(weir_pool_reserve(pool, 300), 0);
+            for (unsigned i = 0; i < looks; i++) unit_pool_tick();
+            in_threads(1, [&](unsigned) {
+                Objects objects(pool, 262144);
+                for (unsigned i = 0; i < 300; i++) objects.alloc(WEIR_POOL_ALLOC_CACHED);
+                EXPECT_EQ(stats(pool).shared, 0u);
+                objects.free_all();
+            });
+            EXPECT_EQ(weir_pool_destroy(pool), 0);
+        }
+    }));
+}
+
 // A thread's own cache empties at its next slow call, whatever pool that is for.
 TEST(PoolThreads, FlushReachesAThreadAtItsNextSlowCall) {
     EXPECT_FINE(in_child([] {
