@@ -40,7 +40,7 @@ static const struct option_row rows[] = {
 
 /* ---- what a thread holds */
 
-enum { HELD = 4, BURST_MAX = 256, BURST_BYTES = 128 << 20, RING_MAX = 256, RING_BYTES = 16 << 20, LEAST = 4 };
+enum { HELD = 4, MANY = 256, MANY_BYTES = 128 << 20, LEAST = 4 }; /* bytes: of all threads */
 
 struct held {
     unsigned char* at;
@@ -52,14 +52,14 @@ struct ring {
     _Alignas(64) _Atomic uint64_t head; /* Sync: the producer; release publishes the objects */
     atomic_bool done;
     _Alignas(64) _Atomic uint64_t tail; /* Sync: the consumer */
-    _Alignas(64) struct held slots[RING_MAX];
+    _Alignas(64) struct held slots[MANY];
 };
 
 /* Sync: its thread during a step, the main thread otherwise. */
 struct worker {
     _Alignas(64) uint64_t pairs;
     uint64_t stamps;
-    struct held burst[BURST_MAX];
+    struct held burst[MANY];
 };
 
 static struct worker workers[CREW_MAX];
@@ -68,9 +68,10 @@ static _Alignas(64) atomic_bool stop;
 static uint64_t burst_objects, ring_objects;
 static size_t touch_bytes;
 
-static uint64_t objects_within(uint64_t bytes, uint64_t most) {
-    uint64_t count = bytes / object_bytes;
-    return count > most ? most : count < LEAST ? LEAST : count;
+/* Objects of one of so many holders. */
+static uint64_t objects_many(uint64_t holders) {
+    uint64_t count = MANY_BYTES / holders / object_bytes;
+    return count > MANY ? MANY : count < LEAST ? LEAST : count;
 }
 
 static bool is_stopped(void) { return atomic_load_explicit(&stop, memory_order_relaxed); }
@@ -273,8 +274,8 @@ int main(int argc, char** argv) {
     if (thread_count < 1 || thread_count > CREW_MAX || !is_even || object_bytes < 64 || milliseconds < 1)
         give_up("out of range");
     touch_bytes = touch == TOUCHED_ALL ? object_bytes : touch == TOUCHED_64 ? 64 : 0;
-    burst_objects = objects_within(BURST_BYTES / thread_count, BURST_MAX);
-    ring_objects = objects_within(RING_BYTES, RING_MAX);
+    burst_objects = objects_many(thread_count);
+    ring_objects = objects_many((thread_count + 1) / 2);
     allocator_prove(expected);
     const struct variant* v = variant_open(variant_name);
     crew_open(thread_count);

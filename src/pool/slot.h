@@ -89,40 +89,55 @@ WEIR_INLINE void tier_reach(struct tier* t, uint32_t index) {
     }
 }
 
-/* Put a word into a free slot. False: none was found where this thread looks. */
-WEIR_INLINE bool tier_put(struct tier* t, struct tier_place* at, uintptr_t word) {
-    uint32_t first = at->first;
-    uint32_t depth = at->depth;
-    /* Others have taken some: those are filled again first. */
-    for (uint32_t i = 0; i < PLACE_LOOKS && depth != 0; i++, depth--)
-        if (load_relaxed(&tier_slot(t, first + depth - 1)->word) != 0) break;
+WEIR_INLINE bool tier_put_from(struct tier* t, struct tier_place* at, uint32_t depth, uintptr_t word) {
     for (uint32_t i = 0; i < PUT_LOOKS && i <= t->last; i++) {
-        struct slot* s = tier_slot(t, first + depth + i);
+        struct slot* s = tier_slot(t, at->first + depth + i);
         if (!slot_put(s, word)) continue;
         slot_touch(t, s);
-        tier_reach(t, (first + depth + i) & t->last);
+        tier_reach(t, (at->first + depth + i) & t->last);
         at->depth = ((depth + i) & t->last) + 1;
         return true;
     }
     return false;
 }
 
-/* Take a word that another thread put, from where one was found last on. 0: there was none. */
+/* Put a word into a free slot. False: none was found where this thread looks. */
+WEIR_INLINE bool tier_put(struct tier* t, struct tier_place* at, uintptr_t word) {
+    uint32_t depth = at->depth;
+    /* Others have taken some: those are filled again first. */
+    for (uint32_t i = 0; i < PLACE_LOOKS && depth != 0; i++, depth--)
+        if (load_relaxed(&tier_slot(t, at->first + depth - 1)->word) != 0) break;
+    if (tier_put_from(t, at, depth, word)) return true;
+    /* Others have put many where its stack begins: on top of theirs. */
+    uint32_t reach = load_relaxed(&t->reach[at->first >> __builtin_ctz(t->per_shard)]);
+    return reach > depth && tier_put_from(t, at, reach, word);
+}
+
+/* Take the highest word of a shard below `top` slots. */
+WEIR_INLINE uintptr_t tier_find_below(struct tier* t, struct tier_place* at, uint32_t shard, uint32_t top) {
+    uint32_t reach = load_relaxed(&t->reach[shard]);
+    for (uint32_t i = top < reach ? top : reach; i-- != 0;) {
+        struct slot* s = &t->slots[shard * t->per_shard + i];
+        uintptr_t word = slot_take(s);
+        if (word == 0) continue;
+        slot_touch(t, s);
+        at->other_shard = shard;
+        at->other = i;
+        return word;
+    }
+    return 0;
+}
+
+/* Take a word that another thread put: from the top of its stack as far as this one knows it, so that what
+ * came last, whose objects are warm, goes first, and what is not needed stays untouched. 0: there was none.
+ */
 WEIR_INLINE uintptr_t tier_find(struct tier* t, struct tier_place* at) {
     uint32_t shard = at->other_shard;
-    uint32_t begin = at->other;
-    for (uint32_t n = 0; n <= t->shards; n++) { /* the first shard's beginning comes last */
-        uint32_t reach = load_relaxed(&t->reach[shard]);
-        for (uint32_t i = begin; i < reach; i++) {
-            struct slot* s = &t->slots[shard * t->per_shard + i];
-            uintptr_t word = slot_take(s);
-            if (word == 0) continue;
-            slot_touch(t, s);
-            at->other_shard = shard;
-            at->other = i;
-            return word;
-        }
-        begin = 0;
+    uint32_t top = at->other + PLACE_LOOKS;
+    for (uint32_t n = 0; n <= t->shards; n++) { /* what lies higher in the first one comes last */
+        uintptr_t word = tier_find_below(t, at, shard, top);
+        if (word != 0) return word;
+        top = t->per_shard;
         shard = (shard + 1) & (t->shards - 1);
     }
     return 0;

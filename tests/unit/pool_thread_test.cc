@@ -161,6 +161,50 @@ TEST(PoolThreads, AllThatWasSharedIsFound) {
     }));
 }
 
+// Threads that come one after the other, each with nothing in the tier, put on top of what is there.
+TEST(PoolThreads, ThreadsPutOnTopOfWhatOthersPut) {
+    EXPECT_FINE(in_child([] {
+        weir_pool* pool = weir_pool_create("top", 262144, 0, 0);
+        Objects objects(pool, 262144);
+        for (unsigned i = 0; i < 450; i++) objects.alloc();
+        for (unsigned part = 0; part < 3; part++)
+            in_threads(1, [&](unsigned) {
+                for (unsigned i = 0; i < 150; i++) objects.free(objects.all.size() - 1);
+            });
+        EXPECT_GE(stats(pool).shared, 450u);
+        expect_conserved(pool, 0);
+        EXPECT_EQ(weir_pool_destroy(pool), 0);
+    }));
+}
+
+// Objects go from one thread to another and back by the tier, few at a time: those that a burst left below
+// them are not needed, and go.
+TEST(PoolThreads, AHandoffLeavesAloneWhatItDoesNotNeed) {
+    EXPECT_FINE(in_child([] {
+        weir_pool* pool = weir_pool_create("handed", 262144, 0, 0);
+        Objects objects(pool, 262144);
+        std::atomic<unsigned> filled{0};
+        std::atomic<unsigned> freed{0};
+        std::thread consumer([&] {
+            for (unsigned turn = 1; turn <= 3000; turn++) {
+                while (filled != turn) std::this_thread::yield();
+                objects.free_all();
+                freed = turn;
+            }
+        });
+        for (unsigned turn = 1; turn <= 3000; turn++) {
+            for (unsigned i = 0; i < (turn == 1 ? 300u : 10u); i++) objects.alloc();
+            filled = turn;
+            while (freed != turn) std::this_thread::yield();
+            if (turn % 100 == 0) unit_pool_tick();
+        }
+        EXPECT_LT(stats(pool).allocated, 50u);
+        consumer.join();
+        expect_conserved(pool, 0);
+        EXPECT_EQ(weir_pool_destroy(pool), 0);
+    }));
+}
+
 // A thread's own cache empties at its next slow call, whatever pool that is for.
 TEST(PoolThreads, FlushReachesAThreadAtItsNextSlowCall) {
     EXPECT_FINE(in_child([] {
