@@ -79,7 +79,7 @@ static void entry_discard(struct pool_entry* e, struct magazine* m) {
         return;
     }
     m->next = e->spare;
-    e->spare = m;
+    store_release(&e->spare, m); /* with its link: a fork's child may find it so */
     e->spares++;
 }
 
@@ -428,12 +428,12 @@ static void visit_left(struct pool_entry* e, void* unused) {
     (void)unused;
     e->own = *e->cache;
     e->cache = &e->own;
-    /* It was between two magazines: that one is lost to the child. */
-    bool fits = e->loaded == NULL ? e->own.top == NULL
-                                  : e->own.base == e->loaded->objects && e->own.top >= e->own.base &&
-                                        e->own.top <= e->loaded->objects + e->loaded->capacity;
-    if (!fits) entry_load(e, NULL);
-    if (e->version % 2 != 0) e->version++;
+    if (e->version % 2 == 0) return;
+    /* It was between two magazines, which may stand here twice, or with words that are not theirs: they are
+     * lost to the child. */
+    entry_keep(e, NULL);
+    entry_load(e, NULL);
+    e->version++;
 }
 
 WEIR_FN void pool_fork_child(void) {

@@ -72,3 +72,10 @@ void unit_pool_fork_parent(void) { pool_fork_parent(); }
 void unit_pool_fork_child(void) { pool_fork_child(); }
 struct os_lock* unit_pools_lock(void) { return &pools_lock; }
 void unit_pool_thread_hook(bool (*hook)(void)) { pool_thread_hook = hook; }
+void unit_pool_between(struct weir_pool* pool, bool between) {
+    static struct magazine* previous;
+    struct pool_entry* e = entry_peek(heap_self()->above, pool->record);
+    if (between) previous = e->previous;
+    e->previous = between ? e->loaded : previous;
+    e->version++;
+}

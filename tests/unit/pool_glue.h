@@ -9,6 +9,7 @@
 #include "weir/pool.h"
 
 struct os_lock;
+struct weir_pool;
 
 uint64_t unit_pool_tick(void); /* what the helper does at each of its looks */
 /* Figures of at most `count` pools that were made after number `after`; the number of them. */
@@ -22,6 +23,8 @@ void unit_pool_fork_prepare(void);
 void unit_pool_fork_parent(void);
 void unit_pool_fork_child(void);
 struct os_lock* unit_pools_lock(void);
+/* The calling thread's entry as in the middle of an exchange of magazines, or as it was. */
+void unit_pool_between(struct weir_pool* pool, bool between);
 void unit_pool_thread_hook(bool (*hook)(void));
 
 #endif

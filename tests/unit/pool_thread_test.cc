@@ -438,6 +438,37 @@ TEST(PoolFork, TheChildHasWhatOtherThreadsCached) {
     }));
 }
 
+// A thread that a fork leaves behind between two magazines: what it had is lost to the child, and given to
+// nobody twice.
+TEST(PoolFork, WhatWasMovingIsNobodysInTheChild) {
+    EXPECT_FINE(in_child([] {
+        weir_pool* pool = weir_pool_create("moving", 1024, 0, 0);
+        std::atomic<int> step{0};
+        std::thread thread([&] {
+            Objects mine(pool, 1024);
+            for (unsigned i = 0; i < 100; i++) mine.alloc();
+            mine.free_all();
+            unit_pool_between(pool, true);
+            step = 1;
+            while (step != 2) std::this_thread::yield();
+            unit_pool_between(pool, false);
+            unit_detach();
+        });
+        while (step != 1) std::this_thread::yield();
+        EXPECT_EQ(forked([&] {
+                      Objects mine(pool, 1024);
+                      for (unsigned i = 0; i < 200; i++) mine.alloc();
+                      mine.free_all(); // none of them is another's too
+                      weir_pool_stats s = stats(pool);
+                      EXPECT_EQ(s.allocated, s.used + s.cached);
+                  }),
+                  0);
+        step = 2;
+        thread.join();
+        expect_conserved(pool, 0);
+    }));
+}
+
 // The child's threads start anew, some of them on the stacks of those that did not come along. (An emulator
 // whose threads did not all come along ends itself.)
 TEST_NATIVE(PoolFork, TheChildHasThreadsOfItsOwn) {
