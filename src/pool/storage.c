@@ -46,6 +46,7 @@ static uint32_t storage_capacity(size_t block_bytes) {
     size_t fits = MAGAZINE_BYTES_MAX / block_bytes;
     if (storage_is_single(block_bytes)) fits = 2 * MAGAZINE_BYTES_MAX / block_bytes;
     return fits > MAGAZINE_OBJECTS_MAX   ? MAGAZINE_OBJECTS_MAX
+           : block_bytes >= MIB          ? 1 /* two would be all that a burst leaves, in each thread */
            : fits < MAGAZINE_OBJECTS_MIN ? MAGAZINE_OBJECTS_MIN
                                          : (uint32_t)fits;
 }
