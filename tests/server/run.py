@@ -208,21 +208,27 @@ def limits(tally, bench):
             one_buffer(tally, f"{name}, one buffer", server)
 
 
+def one_buffer_round(server, size, pause):
+    """The answers to who came while it was taken, who holds it, and who has sent the half of a message before."""
+    with server.connect(10) as waits, server.connect(10) as holds:
+        waits.sendall(f"POST /5/1 HTTP/1.1\r\n{HEAD}Connection: close\r\nContent-Length: 5\r\n\r\n".encode())
+        time.sleep(pause)
+        holds.sendall(f"GET /{size}/0 HTTP/1.1\r\n{HEAD}\r\n".encode())
+        time.sleep(3 * pause)
+        waits.sendall(pattern(1, 5))
+        return server.get("/5/1"), len(read_all_of(holds, size)), read_all(waits)
+
+
 def one_buffer(tally, name, server):
     """Who needs the only buffer is told so before anything went on, and waits for it afterwards."""
     size = 20_000_000  # more than sockets hold
-    with server.connect(10) as waits, server.connect(10) as holds:
-        waits.sendall(f"POST /5/1 HTTP/1.1\r\n{HEAD}Connection: close\r\nContent-Length: 5\r\n\r\n".encode())
-        time.sleep(0.1)
-        holds.sendall(f"GET /{size}/0 HTTP/1.1\r\n{HEAD}\r\n".encode())
-        time.sleep(0.3)
-        waits.sendall(pattern(1, 5))
-        answer = server.get("/5/1")
-        tally.check(f"{name}: 503 while it is taken", status_of(answer) == 503 and answer.endswith(b"503\n"), answer)
-        tally.check(f"{name}: who holds it gets all", len(read_all_of(holds, size)) > size)
-        answer = read_all(waits)
-        tally.check(f"{name}: who waits for it gets it", status_of(answer) == 200 and answer.endswith(pattern(1, 5)), answer)
-        tally.check(f"{name}: served again", server.get("/5/1").endswith(pattern(1, 5)))
+    for pause in (0.1, 0.5, 2):  # on a busy machine the first half may not have gone on yet
+        taken, held, waited = one_buffer_round(server, size, pause)
+        if status_of(taken) == 503 and status_of(waited) != 503:
+            break
+    tally.check(f"{name}: 503 while it is taken", status_of(taken) == 503 and taken.endswith(b"503\n"), taken)
+    tally.check(f"{name}: who holds it gets all", held > size)
+    tally.check(f"{name}: who waits for it gets it", status_of(waited) == 200 and waited.endswith(pattern(1, 5)), waited)
 
 
 def descriptors(tally, bench):
