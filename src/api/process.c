@@ -40,7 +40,7 @@ static void thread_exit(void* rounds) {
     uintptr_t left = (uintptr_t)rounds;
     pool_thread_detach(); /* it has words in the thread's TLS; from now on it gets none there */
     if (left > 1 && left != ROUNDS_OVER && pthread_setspecific(thread_key, (void*)(left - 1)) == 0) return;
-    heap_detach("thread exit");
+    heap_detach("thread exit", true);
     /* What allocates after this one is not taken for a thread whose rounds begin. */
     (void)pthread_setspecific(thread_key, (void*)(uintptr_t)ROUNDS_OVER);
 }
@@ -54,7 +54,7 @@ static bool thread_end_is_seen(void) {
 
 WEIR_EXPORT void weir_thread_idle(void) {
     int saved = errno;
-    heap_detach("weir_thread_idle");
+    heap_detach("weir_thread_idle", false);
     errno = saved;
 }
 

@@ -176,8 +176,10 @@ WEIR_FN void* heap_realloc(void* p, size_t size, const char* call);
 
 /* Give the calling thread a heap; NULL: no memory. */
 WEIR_FN struct heap* heap_attach(void);
-/* Take the calling thread's heap away: at thread exit, or before a long wait. */
-WEIR_FN void heap_detach(const char* call);
+/* Take the calling thread's heap away: before a long wait; or because the thread `ends`. Then signals stay
+ * blocked, as libc would block them next: a thread that unblocks one takes what the process has pending, also
+ * what the kernel is just waking another thread for. */
+WEIR_FN void heap_detach(const char* call, bool ends);
 /* Give back what the calling thread's heap caches: outboxes, remote frees, empty slabs. */
 WEIR_FN void heap_collect(void);
 /* Between these, lists and counts of the heap need not agree. A signal handler that forks in the middle

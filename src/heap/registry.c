@@ -218,7 +218,7 @@ WEIR_FN struct heap* heap_attach(void) {
     return h;
 }
 
-WEIR_FN void heap_detach(const char* call) {
+WEIR_FN void heap_detach(const char* call, bool ends) {
     struct heap* h = heap_self();
     if (h == &heap_empty) return;
     void (*hook)(void) = load_relaxed(&heap_detach_hook);
@@ -233,7 +233,7 @@ WEIR_FN void heap_detach(const char* call) {
     os_lock_take(&heaps_lock);
     heap_retire(h);
     os_lock_give(&heaps_lock);
-    if (blocked) os_signals_restore(signals);
+    if (blocked && !ends) os_signals_restore(signals);
     release_poke();
 }
 

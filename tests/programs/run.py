@@ -57,6 +57,7 @@ ROUNDS = 2
 ROUNDS_MORE = 4          # added, one by one, before a run is called slower
 RATIO_MAX = 1.5          # of the shortest rounds' time: trips on a fault, not on the noise of a shared machine
 SLOWER_MIN_S = 0.3       # and a difference that is none
+HANGS_RATIO, HANGS_MIN_S = 5, 20  # of any round: no noise is like that
 PEAK_RATIO_MAX = 2.0     # of peak resident memory: memory that is stranded, not a matter of size classes
 PEAK_MIN_KIB = 32 * 1024 # and a difference that is none
 SCALE, SCALE_BOUNDED = 10, 2
@@ -370,6 +371,8 @@ def measure(run, places, options):
 
     def is_slower():
         plain_s, ours_s = min(r.seconds for r in plain), min(r.seconds for r in ours)
+        if max(r.seconds for r in ours) > max(max(r.seconds for r in plain) * HANGS_RATIO, HANGS_MIN_S):
+            return options.bounded
         return options.bounded and ours_s > plain_s * RATIO_MAX and ours_s - plain_s > SLOWER_MIN_S
 
     rounds(options.rounds or run.rounds)

@@ -27,7 +27,7 @@ bool unit_size_matches(size_t usable, size_t size, size_t align) {
 }
 
 struct heap* unit_attach(void) { return heap_attach(); }
-void unit_detach(void) { heap_detach("thread exit"); }
+void unit_detach(void) { heap_detach("thread exit", false); }
 uint64_t unit_large_bytes(void) { return large_live().bytes; }
 void unit_large_drop(struct heap* h) { large_drop(h); }
 bool unit_keeps_large(void) { return load_relaxed(&heap_self()->kept_large) != NULL; }
