@@ -15,12 +15,12 @@ static pthread_key_t key;
 static void thread_exit(void* unused) {
     (void)unused;
     pool_thread_detach();
-    heap_detach("thread exit");
+    heap_detach("thread exit", true);
 }
 
 static bool thread_seen(void) { return pthread_setspecific(key, &key) == 0; }
 
-void weir_thread_idle(void) { heap_detach("weir_thread_idle"); }
+void weir_thread_idle(void) { heap_detach("weir_thread_idle", false); }
 
 static __attribute__((constructor)) void threads_begin(void) {
     pthread_key_create(&key, thread_exit);
