@@ -150,7 +150,7 @@ def conserved(tally, name, server):
     workers may still be closing connections, so that it is asked again for a while."""
     stats = {}
     good = False
-    for _ in range(40):
+    for _ in range(250):
         stats = server.stats()
         used = {p["name"]: p["used"] for p in stats["pools"]}
         sums = {}
