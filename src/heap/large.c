@@ -56,7 +56,7 @@ static void large_purge_between(const struct slice* s, size_t old_bytes) {
 
 static void* large_set_bytes(struct slice* s, size_t old_bytes, size_t bytes) {
     add_relaxed(&span_totals.large, bytes - old_bytes); /* wraps where it shrinks */
-    s->bytes = bytes;
+    store_relaxed(&s->bytes, bytes);                    /* figures may be taken meanwhile */
     large_purge_between(s, old_bytes);
     void* p = large_publish(s);
     large_changed();
@@ -109,11 +109,12 @@ static struct slice* large_unkeep(struct heap* h, size_t slices) {
 }
 
 WEIR_FN void large_drop(struct heap* h) {
+    /* First, and also where none is kept just now: what comes from here on is told again. */
+    store_relaxed(&h->kept_large_owed, false);
     if (load_relaxed(&h->kept_large) == NULL) return;
     /* Under the lock, so that a fork meanwhile does not leave its child a block that is nobody's. */
     span_lock();
     struct slice* s = xchg_acquire(&h->kept_large, NULL); /* pairs with large_keep */
-    store_relaxed(&h->kept_large_owed, false);
     if (s != NULL) large_forget(s);
     if (s != NULL) span_free_locked(s);
     os_lock_give(&page_lock);

@@ -38,8 +38,7 @@ WEIR_FN struct slice* slab_make(struct heap* h, unsigned c) {
     /* Atomic, as `counts`: a visitor may be looking. */
     store_relaxed(&pages->sorted, (uint16_t)0);
     store_relaxed(&pages->ahead, (uint16_t)0);
-    bool counted = k->slices == 1 && k->bytes <= 1u << page_shift; /* of others each free may make a hole */
-    store_relaxed(&pages->least, (uint8_t)(counted ? UINT8_MAX : 0));
+    store_relaxed(&pages->least, (uint8_t)(class_counts_frees(k) ? UINT8_MAX : 0)); /* all are holes */
     store_release(&s->kind, (uint8_t)SLICE_SLAB); /* publishes the record to the census and the pass */
     store_release(&s->owner, h->owner_word);      /* publishes the record to available_steal */
     if (!spare)                                   /* whose pages were holes already */

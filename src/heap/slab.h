@@ -108,6 +108,11 @@ WEIR_INLINE void slab_settle(struct slice* s) {
 /* Make holes of all pages of a slab none of whose blocks is in use. Returns the bytes of those that were
  * none. */
 WEIR_FN size_t slab_close(struct slice* s);
+/* Whether a slab of the class counts frees to its next hole. Where one fills a page, or the slab has several
+ * slices, each free may do. */
+WEIR_INLINE bool class_counts_frees(const struct size_class* k) {
+    return k->slices == 1 && k->bytes <= 1u << page_shift;
+}
 /* A lower bound of the frees after which a page without blocks may appear. */
 WEIR_FN uint32_t slab_frees_to_hole(const struct slice_pages* r);
 /* Whether p is where a block of the slab starts. */

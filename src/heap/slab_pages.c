@@ -188,16 +188,12 @@ static void least_set(const struct view* v, uint32_t frees) {
     uint32_t least = frees >> least_shift();
     store_relaxed(&v->pages->least, (uint8_t)(least < UINT8_MAX ? least : UINT8_MAX));
 }
-/* Of a block that fills a page, or a slab of several slices, each free may do: there is nothing to count. */
-static bool least_is_counted(const struct view* v) {
-    return v->class->slices == 1 && v->class->bytes <= 1u << page_shift;
-}
 static void least_recount(const struct view* v) {
-    if (least_is_counted(v)) least_set(v, least_of(v, 0, page_count(v) - 1));
+    if (class_counts_frees(v->class)) least_set(v, least_of(v, 0, page_count(v) - 1));
 }
 /* Pages [from, to] are no holes any more. */
 static void least_build(const struct view* v, uint32_t from, uint32_t to) {
-    if (!least_is_counted(v)) return;
+    if (!class_counts_frees(v->class)) return;
     uint32_t least = least_of(v, from, to);
     if (least >> least_shift() < v->pages->least) least_set(v, least);
 }

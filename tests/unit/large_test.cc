@@ -136,6 +136,20 @@ TEST(Large, ASleepersGoesToWhoeverLooks) {
     }));
 }
 
+// The one before is in the program's hands when somebody looks: the next one that is kept is told again.
+TEST(Large, WhatIsKeptAfterALookIsToldToo) {
+    EXPECT_FINE(in_child([] {
+        windows_are_endless();
+        unit_attach();
+        unit_free(filled(kept_most));
+        void* p = unit_alloc(kept_most);
+        unit_visit(true);
+        EXPECT_EQ(load_relaxed(&release_owed), 0u);
+        unit_free(p);
+        EXPECT_GE(load_relaxed(&release_owed), kept_most);
+    }));
+}
+
 TEST(Large, AThreadsEndLeavesNone) {
     EXPECT_FINE(in_child([] {
         windows_are_endless();
