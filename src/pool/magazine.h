@@ -29,6 +29,10 @@ WEIR_INLINE struct magazine* magazine_of(uintptr_t word) {
     return (struct magazine*)(word & ~(uintptr_t)SLOT_OBJECTS_MAX);
 }
 
+/* A word that is one object by itself. */
+WEIR_INLINE uintptr_t object_word(const void* p) { return (uintptr_t)p | 1; }
+WEIR_INLINE void* object_of(uintptr_t word) { return (void*)(word & ~(uintptr_t)SLOT_OBJECTS_MAX); }
+
 WEIR_INLINE void shelf_push_chain(struct magazine** shelf, struct magazine* first, struct magazine* last) {
     struct magazine* head = load_relaxed(shelf);
     do last->next = head;

@@ -299,7 +299,7 @@ static void stats_fill_pool(const struct pool* pool, struct weir_pool_stats* out
         .cached = s->shared + s->filled,
         .shared = s->shared,
         .needed = load_relaxed(&s->needed),
-        .magazine = s->capacity,
+        .magazine = s->lone ? 1 : s->capacity,
     };
     __builtin_memcpy(out->name, pool->name, sizeof out->name);
 }

@@ -36,6 +36,7 @@ struct storage {
     uint32_t capacity;  /* of its magazines */
     uint32_t spares;    /* empty magazines that a thread keeps at most */
     bool single;        /* a thread has one magazine, not two */
+    bool lone;          /* and each slot of the tier holds an object, not a magazine */
     uint32_t id;
     uint32_t users;
     uint64_t reserve;   /* Sync: relaxed; objects that stay in `full` but for a flush */
@@ -150,8 +151,11 @@ WEIR_FN void storage_discard(struct storage* s, struct magazine* m, struct tier_
 WEIR_FN uint32_t storage_fill(struct storage* s, struct magazine* m, uint32_t wanted);
 /* Give a magazine's objects back to the heap. */
 WEIR_FN void storage_drain(struct storage* s, struct magazine* m);
-/* Hand an entry's magazine over to the other threads; false: there is no room, or enough already. */
+/* Hand an entry's magazine over to the other threads; false: there is no room, or enough already, for what
+ * it still holds. */
 WEIR_FN bool storage_share(struct storage* s, struct magazine* m, struct pool_entry* e);
+/* Hand an object over by itself, or free it. */
+WEIR_FN void storage_share_lone(struct storage* s, void* p, struct pool_entry* e);
 WEIR_FN void* storage_object(struct storage* s);
 WEIR_FN void storage_object_free(struct storage* s, void* p);
 /* Objects in the shared tier. */

@@ -13,8 +13,8 @@
 #include "pool/pool.h"
 
 /* As many shards as processors, within bounds, so that few threads begin at the same one. */
-enum { SHARDS_MIN = 4, FULL_SLOTS = 1024, EMPTY_SLOTS = 128 };
-enum { SPARES_BYTES = 4096, MAGAZINE_OBJECTS_MIN = 2 };
+enum { SHARDS_MIN = 4, FULL_SLOTS = 1024, LONE_SLOTS = 4096, EMPTY_SLOTS = 128 };
+enum { SPARES_BYTES = 4096, MAGAZINE_OBJECTS_MIN = 2, LONE_CAPACITY = 2 };
 
 static struct storage* storages; /* Sync: pools_lock to change; read by acquire */
 static uint32_t storage_count;
@@ -76,8 +76,9 @@ static struct storage* storage_make(size_t size, size_t align, size_t block_byte
                           .capacity = capacity,
                           .spares = SPARES_BYTES / magazine_bytes(capacity),
                           .single = storage_is_single(block_bytes),
+                          .lone = capacity <= LONE_CAPACITY,
                           .id = storage_count,
-                          .full = tier_make(FULL_SLOTS),
+                          .full = tier_make(capacity <= LONE_CAPACITY ? LONE_SLOTS : FULL_SLOTS),
                           .empty = tier_make(EMPTY_SLOTS)};
     if (s->full == NULL || s->empty == NULL) return NULL;
     storage_count++;
@@ -176,6 +177,10 @@ static uint64_t tier_objects(const struct tier* t) {
 WEIR_FN uint64_t storage_shared(const struct storage* s) { return tier_objects(s->full); }
 
 static void drain_word(struct storage* s, uintptr_t word) {
+    if (s->lone) {
+        storage_object_free(s, object_of(word));
+        return;
+    }
     struct magazine* m = magazine_of(word);
     struct tier_place at = {0};
     storage_drain(s, m);
@@ -225,23 +230,46 @@ static bool storage_is_crowded(const struct storage* s) {
     return load_relaxed(&s->allocated) > needed + needed / 4 + s->capacity;
 }
 
-WEIR_FN bool storage_share(struct storage* s, struct magazine* m, struct pool_entry* e) {
+static bool word_share(struct storage* s, uintptr_t word, struct pool_entry* e) {
     if (load_acquire(&s->epoch) != e->epoch || storage_is_crowded(s)) return false;
-    if (!tier_put(s->full, &e->full, magazine_word(m))) return false;
+    if (!tier_put(s->full, &e->full, word)) return false;
     /* Pairs with pool_flush: it finds the word in its slot, which was put in one order with this, or this
      * finds its epoch. */
     if (weir_unlikely(load_seq_cst(&s->epoch) != e->epoch)) {
-        uintptr_t word = tier_take(s->full, &e->full);
+        word = tier_take(s->full, &e->full);
         if (word != 0) drain_word(s, word);
     }
     storage_poke(s);
     return true;
 }
 
+WEIR_FN bool storage_share(struct storage* s, struct magazine* m, struct pool_entry* e) {
+    if (!s->lone) return word_share(s, magazine_word(m), e);
+    while (m->count != 0 && word_share(s, object_word(m->objects[m->count - 1]), e)) m->count--;
+    return false;
+}
+
+WEIR_FN void storage_share_lone(struct storage* s, void* p, struct pool_entry* e) {
+    if (!word_share(s, object_word(p), e)) storage_object_free(s, p);
+}
+
+static bool reserve_object(struct storage* s, struct tier_place* at) {
+    void* p = storage_object(s);
+    if (p == NULL) return false;
+    if (tier_put(s->full, at, object_word(p))) return true;
+    storage_object_free(s, p);
+    return false;
+}
+
 WEIR_FN bool storage_reserve(struct storage* s, uint64_t objects) {
     struct tier_place full = {0};
     struct tier_place empty = {0};
     for (uint64_t have = storage_shared(s); have < objects;) {
+        if (s->lone) {
+            if (!reserve_object(s, &full)) return false;
+            have++;
+            continue;
+        }
         struct magazine* m = storage_magazine(s, &empty);
         if (m == NULL) return false;
         uint64_t lacking = objects - have;
@@ -263,6 +291,11 @@ static void storage_trim(struct storage* s, uint64_t surplus) {
         if (load_relaxed(&slot->touched) == load_relaxed(&s->full->turn)) continue;
         uintptr_t word = slot_take(slot);
         if (word == 0) continue;
+        if (s->lone) {
+            storage_object_free(s, object_of(word));
+            surplus--;
+            continue;
+        }
         struct magazine* m = magazine_of(word);
         uint32_t keep = m->count > surplus ? m->count - (uint32_t)surplus : 0;
         surplus -= m->count - keep;

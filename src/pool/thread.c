@@ -187,9 +187,26 @@ static bool entry_make_room(struct pool_entry* e) {
     return true;
 }
 
+/* Objects that go through the tier by themselves pass the magazine by: it is empty, or full. */
+static void* alloc_lone(struct pool_entry* e, bool cached_only) {
+    struct storage* s = e->pool->storage;
+    uintptr_t word = tier_take(s->full, &e->full);
+    void* p = word != 0 ? object_of(word) : cached_only ? NULL : storage_object(s);
+    if (p != NULL) store_relaxed(&e->in, e->in + 1);
+    return p;
+}
+
+static void free_lone(struct pool_entry* e, void* p) {
+    store_relaxed(&e->out, e->out + 1);
+    storage_share_lone(e->pool->storage, p, e);
+}
+
 WEIR_FN void* entry_alloc(struct pool_entry* e, bool cached_only) {
     struct weir_pool_cache* c = e->cache;
-    if (c->top == c->base && !entry_refill(e, cached_only)) return NULL;
+    if (c->top == c->base) {
+        if (e->pool->storage->lone) return alloc_lone(e, cached_only);
+        if (!entry_refill(e, cached_only)) return NULL;
+    }
     void* p = c->top[-1];
     store_relaxed(&c->top, c->top - 1);
     return p;
@@ -197,7 +214,13 @@ WEIR_FN void* entry_alloc(struct pool_entry* e, bool cached_only) {
 
 WEIR_FN bool entry_free(struct pool_entry* e, void* p) {
     struct weir_pool_cache* c = e->cache;
-    if (c->top == c->end && !entry_make_room(e)) return false;
+    if (c->top == c->end) {
+        if (e->pool->storage->lone && e->loaded != NULL) {
+            free_lone(e, p);
+            return true;
+        }
+        if (!entry_make_room(e)) return false;
+    }
     *c->top = p;
     store_relaxed(&c->top, c->top + 1);
     return true;

@@ -94,32 +94,33 @@ TEST(PoolThreads, RandomLoadWithFlushAndGcConserves) {
 }
 
 TEST(PoolThreads, ProducerToConsumer) {
-    EXPECT_FINE(in_child([] {
-        weir_pool* pool = weir_pool_create("through", 1024, 0, 0);
-        Channel channel;
-        std::atomic<unsigned> left{unit_rounds(200000)};
-        unsigned all = left;
-        in_threads(2, [&](unsigned number) {
-            Objects mine(pool, 1024);
-            if (number == 0) {
-                for (unsigned i = 0; i < all; i++) {
-                    mine.alloc();
-                    channel.put(mine.all.back());
-                    mine.all.pop_back();
+    for (size_t size : {1024u, 262144u})
+        EXPECT_FINE(in_child([=] {
+            weir_pool* pool = weir_pool_create("through", size, 0, 0);
+            Channel channel;
+            std::atomic<unsigned> left{unit_rounds(size > 100000 ? 20000 : 200000)};
+            unsigned all = left;
+            in_threads(2, [&](unsigned number) {
+                Objects mine(pool, size);
+                if (number == 0) {
+                    for (unsigned i = 0; i < all; i++) {
+                        mine.alloc();
+                        channel.put(mine.all.back());
+                        mine.all.pop_back();
+                    }
+                    return;
                 }
-                return;
-            }
-            while (left != 0) {
-                Objects::Object o;
-                if (!channel.get(o)) continue;
-                mine.all.push_back(o);
-                mine.free(0);
-                left--;
-            }
-        });
-        expect_conserved(pool, 0);
-        EXPECT_EQ(weir_pool_destroy(pool), 0);
-    }));
+                while (left != 0) {
+                    Objects::Object o;
+                    if (!channel.get(o)) continue;
+                    mine.all.push_back(o);
+                    mine.free(0);
+                    left--;
+                }
+            });
+            expect_conserved(pool, 0);
+            EXPECT_EQ(weir_pool_destroy(pool), 0);
+        }));
 }
 
 TEST(PoolThreads, WhatAThreadCachedServesOthersWhenItEnds) {
@@ -241,32 +242,33 @@ TEST(PoolThreads, FlushReachesAThreadAtItsNextSlowCall) {
 // No object that was cached before a flush is in the shared tier after it, and after each thread's next slow
 // call.
 TEST(PoolThreads, AFlushThatMeetsMagazinesOnTheirWayGetsThem) {
-    EXPECT_FINE(in_child([] {
-        weir_pool* pool = weir_pool_create("racing", 65536, 0, 0);
-        for (unsigned round = 0; round < unit_rounds(300); round++) {
-            std::atomic<bool> stop{false};
-            std::atomic<unsigned> running{0};
-            std::vector<std::thread> threads;
-            for (unsigned i = 0; i < 3; i++)
-                threads.emplace_back([&] {
-                    running++;
-                    Objects mine(pool, 65536);
-                    while (!stop) {
-                        while (mine.all.size() < 12) mine.alloc();
-                        mine.free_all();
-                    }
-                    unit_detach();
-                });
-            while (running != 3) std::this_thread::yield();
-            for (unsigned i = 0; i < 5; i++) weir_pool_flush(pool);
-            stop = true;
-            for (auto& t : threads) t.join();
-            weir_pool_flush(pool);
-            expect_conserved(pool, 0);
-            ASSERT_EQ(stats(pool).allocated, 0u);
-        }
-        EXPECT_EQ(weir_pool_destroy(pool), 0);
-    }));
+    for (size_t size : {65536u, 262144u})
+        EXPECT_FINE(in_child([=] {
+            weir_pool* pool = weir_pool_create("racing", size, 0, 0);
+            for (unsigned round = 0; round < unit_rounds(200); round++) {
+                std::atomic<bool> stop{false};
+                std::atomic<unsigned> running{0};
+                std::vector<std::thread> threads;
+                for (unsigned i = 0; i < 3; i++)
+                    threads.emplace_back([&] {
+                        running++;
+                        Objects mine(pool, size);
+                        while (!stop) {
+                            while (mine.all.size() < 12) mine.alloc();
+                            mine.free_all();
+                        }
+                        unit_detach();
+                    });
+                while (running != 3) std::this_thread::yield();
+                for (unsigned i = 0; i < 5; i++) weir_pool_flush(pool);
+                stop = true;
+                for (auto& t : threads) t.join();
+                weir_pool_flush(pool);
+                expect_conserved(pool, 0);
+                ASSERT_EQ(stats(pool).allocated, 0u);
+            }
+            EXPECT_EQ(weir_pool_destroy(pool), 0);
+        }));
 }
 
 TEST(PoolThreads, DestroyTakesWhatOtherThreadsCache) {
