@@ -19,6 +19,7 @@
 
 #include "api/wire.h"
 #include "core/options.h"
+#include "heap/guard.h"
 #include "heap/heap.h"
 #include "os/os.h"
 #include "page/span.h"
@@ -117,6 +118,8 @@ static __attribute__((constructor(101))) void library_start(void) {
     pool_thread_hook = thread_end_is_seen;
     if (heap_self() != &heap_empty) wire_reached();
     pthread_atfork(fork_prepare, fork_parent, fork_child);
+    heap_options_start();
+    if (core_options.guard_rate != 0) guard_start();
 }
 
 static __attribute__((destructor)) void library_end(void) {

@@ -26,9 +26,21 @@ static void report_write(const char* code, const char* what) {
     os_write(2, line, t.length);
 }
 
-WEIR_FN void core_report_text(const char* code, const char* what) {
+WEIR_FN void core_report_say(const char* code, const char* what) {
     report_write(code, what);
     add_relaxed(&core_report_count, 1);
+}
+
+WEIR_FN void core_report_detail(const char* text) {
+    char line[320];
+    struct text t = text_make(line, sizeof line - 1);
+    text_string(&t, "weir:   ");
+    text_string(&t, text);
+    line[t.length++] = '\n';
+    os_write(2, line, t.length);
+}
+
+WEIR_FN void core_report_end(void) {
     if (core_options.on_error != 0) return;
     /* A handler of the abort that meets the same heap again would come back for ever. */
     static void* reporter; /* Sync: relaxed; a thread looks for its own name only */
@@ -37,7 +49,13 @@ WEIR_FN void core_report_text(const char* code, const char* what) {
     os_abort();
 }
 
-WEIR_FN void core_report(const char* code, const char* what, const void* pointer, const char* call) {
+WEIR_FN void core_report_text(const char* code, const char* what) {
+    core_report_say(code, what);
+    core_report_end();
+}
+
+WEIR_FN void core_report_say_pointer(const char* code, const char* what, const void* pointer,
+                                     const char* call) {
     char said[320];
     struct text t = text_make(said, sizeof said - 1);
     text_string(&t, what);
@@ -46,7 +64,12 @@ WEIR_FN void core_report(const char* code, const char* what, const void* pointer
     text_string(&t, " in ");
     text_string(&t, call);
     said[t.length] = '\0';
-    core_report_text(code, said);
+    core_report_say(code, said);
+}
+
+WEIR_FN void core_report(const char* code, const char* what, const void* pointer, const char* call) {
+    core_report_say_pointer(code, what, pointer, call);
+    core_report_end();
 }
 
 WEIR_FN void core_say_busy(const char* name, int64_t count) {

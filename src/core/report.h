@@ -22,6 +22,13 @@ WEIR_VAR_DECL uint64_t core_report_count;
 /* `weir: <code>: <what>; see docs/errors/<code>.md`; core_report says `<what> <pointer> in <call>`. */
 WEIR_FN WEIR_COLD void core_report_text(const char* code, const char* what);
 WEIR_FN WEIR_COLD void core_report(const char* code, const char* what, const void* pointer, const char* call);
+/* The two halves of core_report_text, for reports of several lines: the first line, then lines of detail
+ * (`weir:   <text>`), then what on_error says. */
+WEIR_FN WEIR_COLD void core_report_say(const char* code, const char* what);
+WEIR_FN WEIR_COLD void core_report_say_pointer(const char* code, const char* what, const void* pointer,
+                                               const char* call);
+WEIR_FN WEIR_COLD void core_report_detail(const char* text);
+WEIR_FN WEIR_COLD void core_report_end(void);
 /* `weir: pool-busy: pool <name> has <count> objects in use in weir_pool_destroy; see ...`; the process goes
  * on. */
 WEIR_FN WEIR_COLD void core_say_busy(const char* name, int64_t count);

@@ -5,6 +5,7 @@
 #include "core/report.h"
 #include "heap/free.h"
 #include "heap/full.h"
+#include "heap/guard.h"
 #include "heap/heap.h"
 #include "heap/large.h"
 #include "heap/medium.h"
@@ -20,10 +21,21 @@ static inline block_t* bin_pop(struct bin* b, size_t slab_bytes) {
     return p;
 }
 
-static void* class_alloc(struct heap* h, unsigned c, size_t align) {
+/* What tells that an allocation is sampled: that the bin is empty, or where bins do not hold what the fast
+ * path takes, a count. */
+static bool class_is_sampled(struct heap* h, unsigned c) {
+    bool by_bin = c < SMALL_CLASSES && !full_is_on();
+    return by_bin ? guard_is_due(h, c) && h->bins[c].head == NULL : h != &heap_empty && guard_takes(h);
+}
+
+static void* class_alloc(struct heap* h, unsigned c, size_t size, size_t align) {
     struct bin* b = &h->bins[c];
     size_t slab_bytes = (size_t)size_classes[c].slices << SLICE_SHIFT;
-    for (;;) {
+    for (bool sampled = class_is_sampled(h, c);; sampled = guard_is_due(h, c) && b->head == NULL) {
+        if (weir_unlikely(sampled)) {
+            void* guarded = guard_alloc(h, c, size, align);
+            if (guarded != NULL) return guarded;
+        }
         block_t* p = bin_pop(b, slab_bytes);
         if (weir_likely(p != NULL)) return p;
         if (h == &heap_empty) {
@@ -70,9 +82,11 @@ WEIR_FN void* heap_alloc_slow(size_t size) {
     if (size <= SLAB_MAX) {
         struct heap* h = heap_self();
         unsigned c = class_of(size == 0 ? 1 : size);
-        if (c >= SMALL_CLASSES && h->kept_medium[c - SMALL_CLASSES].block != NULL)
+        if (c >= SMALL_CLASSES && h->kept_medium[c - SMALL_CLASSES].block != NULL && h->guard_left > 1) {
+            h->guard_left--;
             return medium_unkeep(h, c - SMALL_CLASSES);
-        return class_alloc(h, c, 1);
+        }
+        return class_alloc(h, c, size, 1);
     }
     return span_block_alloc(size, 1, &zeroed);
 }
@@ -87,7 +101,7 @@ WEIR_FN void* heap_alloc_aligned(size_t size, size_t align) {
     bool zeroed;
     if (align <= GRANULE) return heap_alloc(size);
     if (size <= SLAB_MAX && align <= SLAB_MAX)
-        return class_alloc(heap_self(), class_of_aligned(size == 0 ? 1 : size, align), align);
+        return class_alloc(heap_self(), class_of_aligned(size == 0 ? 1 : size, align), size, align);
     return span_block_alloc(size == 0 ? 1 : size, align, &zeroed);
 }
 
@@ -122,13 +136,14 @@ static struct slice* block_find(const void* p, size_t* usable, const char* call)
 
 WEIR_FN size_t heap_usable(const void* p, const char* call) {
     if (p == NULL) return 0;
+    if (weir_unlikely(guard_holds(p))) return guard_usable(p, call);
     size_t usable;
     return block_find(p, &usable, call) == NULL ? 0 : usable;
 }
 
 WEIR_FN bool heap_size_matches(size_t usable, size_t size, size_t align) {
     if (size == 0) size = 1;
-    if (size > usable) return false;
+    if (size >= usable) return size == usable; /* of a guarded block just that is true */
     if (usable > SLAB_MAX || (size <= SLAB_MAX && align > SLAB_MAX)) return usable - size < os_page_bytes();
     if (size_classes[class_of(size)].bytes == usable) return true;
     return align > GRANULE && size_classes[class_of_aligned(size, align)].bytes == usable;
@@ -137,7 +152,22 @@ WEIR_FN bool heap_size_matches(size_t usable, size_t size, size_t align) {
 /* Keep the block when it fits and at most half of it would lie idle. */
 static bool realloc_stays(size_t usable, size_t size) { return size <= usable && size >= usable / 2; }
 
+static void* realloc_copy(void* p, size_t usable, size_t size, const char* call) {
+    void* to = heap_alloc(size);
+    if (to == NULL) return size <= usable ? p : NULL;
+    __builtin_memcpy(to, p, size < usable ? size : usable);
+    heap_free(p, call);
+    return to;
+}
+
+/* A guarded block always moves, so that pointers to where it was are found out. */
+static WEIR_COLD void* realloc_guarded(void* p, size_t size, const char* call) {
+    size_t usable = guard_usable(p, call);
+    return usable == 0 || size > PTRDIFF_MAX ? NULL : realloc_copy(p, usable, size, call);
+}
+
 WEIR_FN void* heap_realloc(void* p, size_t size, const char* call) {
+    if (weir_unlikely(guard_holds(p))) return realloc_guarded(p, size, call);
     size_t usable;
     struct slice* s = block_find(p, &usable, call);
     if (s == NULL || size > PTRDIFF_MAX) return NULL;
@@ -147,9 +177,5 @@ WEIR_FN void* heap_realloc(void* p, size_t size, const char* call) {
     } else if (realloc_stays(usable, size)) {
         return p;
     }
-    void* to = heap_alloc(size);
-    if (to == NULL) return size <= usable ? p : NULL;
-    __builtin_memcpy(to, p, size < usable ? size : usable);
-    heap_free(p, call);
-    return to;
+    return realloc_copy(p, usable, size, call);
 }

@@ -4,6 +4,7 @@
  */
 #include "heap/census.h"
 
+#include "heap/guard.h"
 #include "heap/large.h"
 #include "heap/registry.h"
 #include "heap/slab.h"
@@ -94,6 +95,8 @@ WEIR_FN void census_take(struct census* t) {
     t->live_blocks += large.blocks;
     /* What is kept is free, and resident as far as it was written. */
     t->cached_bytes += load_relaxed(&span_totals.large) - large.bytes;
+    t->live_bytes += load_relaxed(&guard_totals.live_bytes);
+    t->live_blocks += load_relaxed(&guard_totals.live_blocks);
     os_lock_take(&page_lock);
     for (uint32_t row = 0; row < region_count; row++) {
         const struct region* r = &regions[row];

@@ -7,6 +7,7 @@
 #include "heap/exposure.h"
 #include "heap/free.h"
 #include "heap/full.h"
+#include "heap/guard.h"
 #include "heap/heap.h"
 #include "heap/large.h"
 #include "heap/medium.h"
@@ -133,6 +134,10 @@ WEIR_FN void heap_free_slow(void* p, const char* call) {
     if (p == NULL) return;
     struct slice* s = slice_find(p);
     if (weir_unlikely(s == NULL)) {
+        if (guard_holds(p)) {
+            guard_free(p, call);
+            return;
+        }
         if (os_loader_owns(p)) return;
         core_report("invalid-free", REPORT_FOREIGN, p, call);
         return;

@@ -104,7 +104,12 @@ struct heap {
     bool kept_large_needed;    /* since the thread last looked */
     bool kept_large_owed;      /* Sync: relaxed; release_owed knows that there is one */
     uint64_t kept_large_turns; /* Sync: relaxed; how often it was given out again */
-    size_t owed;               /* bytes given to other heaps' slabs that release_owed does not know of yet */
+    /* Sampling: see guard.h. */
+    uint64_t guard_left; /* blocks that go to bins, and other allocations, to the next sampled one */
+    uint64_t guard_due;  /* bit c: the next allocation that finds the bin of small class c empty is sampled */
+    uint64_t guard_seed;
+    bool guard_inside; /* a guarded block is being made */
+    size_t owed;       /* bytes given to other heaps' slabs that release_owed does not know of yet */
     /* Visitors: see visit.h. */
     struct slice* visited; /* whose lists one is changing; Sync: atomic, under the lock */
     uint64_t visit_calls;  /* slow_calls at the last visit, and whether there were none since; */
@@ -174,6 +179,8 @@ WEIR_FN bool heap_size_matches(size_t usable, size_t size, size_t align);
 /* Resize a live block in place or move it; NULL: no memory, the block is as it was. size > 0. */
 WEIR_FN void* heap_realloc(void* p, size_t size, const char* call);
 
+/* Read the options, if nobody has yet. */
+WEIR_FN void heap_options_start(void);
 /* Give the calling thread a heap; NULL: no memory. */
 WEIR_FN struct heap* heap_attach(void);
 /* Take the calling thread's heap away: before a long wait; or because the thread `ends`. Then signals stay

@@ -12,6 +12,7 @@
 #include "heap/available.h"
 #include "heap/exposure.h"
 #include "heap/full.h"
+#include "heap/guard.h"
 #include "heap/large.h"
 #include "heap/medium.h"
 #include "heap/slab.h"
@@ -50,9 +51,35 @@ static bool list_check(struct heap* h, struct slice* s, block_t* first, uint32_t
     return true;
 }
 
-/* The blocks of a list, which is in nobody's hands, become the bin's. `kept`: what the slab holds is bounded
- * otherwise. */
+/* The last of the first `count` blocks of a list; NULL: none, or a link before it was written to. */
+static block_t* list_nth(const struct slice* s, block_t* first, uint32_t count) {
+    block_t* p = first;
+    for (uint32_t i = 1; i < count && p != NULL; i++) {
+        p = p->next;
+        if (p != NULL && !slab_holds_block(s, p)) return NULL;
+    }
+    return count == 0 ? NULL : p;
+}
+
+/* The allocation after `given` blocks is sampled: those behind them stay on the slab's list. Returns how many
+ * the bin gets: all, where the list cannot be followed so far. */
+static WEIR_COLD uint32_t list_cut(struct slice* s, block_t** first, uint32_t given, uint32_t count) {
+    weir_assert(s->free == NULL);
+    block_t* last = list_nth(s, *first, given);
+    if (given != 0 && last == NULL) return count;
+    s->free = given == 0 ? *first : last->next;
+    if (given == 0)
+        *first = NULL;
+    else
+        last->next = NULL;
+    return given;
+}
+
+/* The blocks of a list, which is in nobody's hands, become the bin's, up to the next one that is sampled.
+ * `kept`: what the slab holds is bounded otherwise. */
 static void bin_fill(struct heap* h, unsigned c, struct slice* s, block_t* first, uint32_t count, bool kept) {
+    uint32_t given = c < SMALL_CLASSES ? guard_lets(h, c, count) : count;
+    if (weir_unlikely(given != count)) count = list_cut(s, &first, given, count);
     if (kept)
         slab_count(s, slab_used(s) + count, UINT32_MAX, s->built);
     else
@@ -359,6 +386,7 @@ WEIR_FN void bin_return(struct heap* h, unsigned c, const char* call) {
     block_t* first = h->bins[c].head;
     h->bins[c] = (struct bin){NULL, SLICE_BYTES};
     if (first == NULL) return;
+    guard_forget(h, c);
     uint32_t count = 0;
     block_t* last = NULL;
     for (block_t* p = first; p != NULL; p = p->next) {

@@ -11,6 +11,7 @@
 #include "core/options.h"
 #include "heap/available.h"
 #include "heap/full.h"
+#include "heap/guard.h"
 #include "heap/heap.h"
 #include "heap/large.h"
 #include "heap/medium.h"
@@ -76,6 +77,7 @@ static void heap_reset(struct heap* h) {
     store_relaxed(&h->exposed, (uint64_t)0);
     h->exposed_shift = h->exposed_blocks = 0;
     h->exposed_handed_out = 0;
+    guard_heap_reset(h);
     h->owed = 0;
     h->visited = NULL;
     store_relaxed(&h->visit_calls, (uint64_t)0);
@@ -194,6 +196,16 @@ static void heap_lock_left(struct os_lock* lock) {
     if (lock_left_below != NULL) lock_left_below(lock);
 }
 
+WEIR_FN void heap_options_start(void) {
+    static bool read; /* Sync: heaps_lock */
+    os_lock_take(&heaps_lock);
+    if (!read) {
+        read = true;
+        core_options_start();
+    }
+    os_lock_give(&heaps_lock);
+}
+
 WEIR_FN struct heap* heap_attach(void) {
     /* A handler that forked here would leave its child a heap that is nobody's. */
     uint64_t signals;
@@ -201,7 +213,7 @@ WEIR_FN struct heap* heap_attach(void) {
     os_lock_take(&heaps_lock);
     if (!started) {
         started = true;
-        core_options_start();
+        heap_options_start();
         region_start(core_options.reserve);
         release_start(&heap_empty);
         release_look_hook = heaps_visit;

@@ -112,6 +112,28 @@ WEIR_FN void os_futex_wait(uint32_t* word, uint32_t value);
 WEIR_FN void os_futex_wait_for(uint32_t* word, uint32_t value, uint64_t ns);
 WEIR_FN void os_futex_wake(uint32_t* word, int count);
 
+/* ---- Faults on purpose, and who called. */
+
+enum os_access { OS_ACCESS_UNKNOWN, OS_ACCESS_READ, OS_ACCESS_WRITE };
+struct os_fault {
+    uintptr_t address;
+    uintptr_t code; /* of the instruction */
+    enum os_access access;
+};
+/* Have faults at addresses in [start, start + bytes) told to `tell`, in a signal handler: true when the
+ * access may be tried again. All others, and those it answers with false, go to the handler that the program
+ * had before, or end the process as they would have. Nothing changes for programs that never call this. Once.
+ * False: refused. */
+WEIR_FN bool os_fault_watch(const void* start, size_t bytes, bool (*tell)(const struct os_fault* fault));
+/* Find what unwinds stacks; may load a library, and allocate. Without it stacks are empty. */
+WEIR_FN void os_stack_start(void);
+/* Return addresses of the calling thread's stack, the innermost first, without weir's own where it is a
+ * library. Returns how many. Allocates nothing; safe in handlers of faults. */
+WEIR_FN uint32_t os_stack_take(uintptr_t* frames, uint32_t most);
+/* The file that was loaded at an address, into `path`, and the offset from where it was loaded. False: not
+ * known. Safe in signal handlers. */
+WEIR_FN bool os_module_find(uintptr_t address, char* path, size_t bytes, uintptr_t* offset);
+
 /* ---- The helper thread: at most one in a process, made without libc's knowledge (docs/internals/os.md).
  *
  * What runs in it uses system calls, locks and the thread word; no other thread-local variable, nothing of
