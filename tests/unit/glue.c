@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "heap/census.h"
+#include "heap/guard.h"
 #include "heap/heap.h"
 #include "heap/large.h"
 #include "heap/slab.h"
@@ -25,6 +26,17 @@ size_t unit_usable(const void* p) { return heap_usable(p, "malloc_usable_size");
 bool unit_size_matches(size_t usable, size_t size, size_t align) {
     return heap_size_matches(usable, size, align);
 }
+
+void unit_guard_start(uint64_t rate, uint64_t slots) {
+    core_options.guard_rate = rate;
+    if (slots != 0) core_options.guard_slots = slots;
+    heap_attach();
+    guard_start();
+}
+bool unit_guarded(const void* p) { return guard_holds(p); }
+uint64_t unit_guard_allocs(void) { return load_relaxed(&guard_totals.allocs); }
+uint64_t unit_guard_live_blocks(void) { return load_relaxed(&guard_totals.live_blocks); }
+uint64_t unit_guard_live_bytes(void) { return load_relaxed(&guard_totals.live_bytes); }
 
 struct heap* unit_attach(void) { return heap_attach(); }
 void unit_detach(void) { heap_detach("thread exit", false); }

@@ -72,6 +72,13 @@ void* unit_kept_block(unsigned m);
 size_t unit_kept_medium_bytes(void);
 uint32_t unit_home_arena(void);
 
+/* Guarded blocks: heap/guard.h. `slots`: 0: as the option has it. */
+void unit_guard_start(uint64_t rate, uint64_t slots);
+bool unit_guarded(const void* p);
+uint64_t unit_guard_allocs(void);
+uint64_t unit_guard_live_blocks(void);
+uint64_t unit_guard_live_bytes(void);
+
 struct unit_figures {
     uint64_t live_bytes, live_blocks, cached_bytes, hole_bytes, meta_bytes, record_bytes;
     uint64_t reserved_bytes, committed_bytes;
