@@ -438,10 +438,12 @@ struct Fault {
 };
 const Fault faults[] = {
     {true, false, true, 112, "guard-overflow", " 12 bytes behind the end of block "},
-    {true, false, false, 4196, "guard-overflow", " 4096 bytes behind the end of block "},
+    {true, false, false, 2100, "guard-overflow", " 2000 bytes behind the end of block "},
+    {false, false, true, 4196, "guard-overflow", " 4096 bytes behind the end of block "},
     {false, false, true, 4096, "guard-overflow", " 3996 bytes behind the end of block "},
     {false, false, true, -1, "guard-underflow", " 1 bytes before block "},
-    {false, false, false, -4096, "guard-underflow", " 4096 bytes before block "},
+    {false, false, false, -2000, "guard-underflow", " 2000 bytes before block "},
+    {true, false, true, -4096, "guard-underflow", " 4096 bytes before block "},
     {true, true, false, 8, "guard-use-after-free", " at byte 8 of freed block "},
     {true, true, true, 99, "guard-use-after-free", " at byte 99 of freed block "},
     {true, true, true, 104, "guard-use-after-free", " 4 bytes behind the end of freed block "},
@@ -478,7 +480,7 @@ TEST_UNSANITIZED(Guard, AccessesBesideABlockAndAfterItsFreeAreReportedAndFatal) 
 }
 
 TEST_UNSANITIZED(Guard, StacksNameThePlacesInTheProgram) {
-    Ended ended = in_child([] { fault_make(faults[5]); });
+    Ended ended = in_child([] { fault_make(faults[8]); });
     std::regex frame("weir:     0x[0-9a-f]+ /[^\n]*weir_unit\\+0x[0-9a-f]+\n");
     auto begin = std::sregex_iterator(ended.printed.begin(), ended.printed.end(), frame);
     EXPECT_GE(std::distance(begin, std::sregex_iterator()), 6)
@@ -557,7 +559,7 @@ TEST_UNSANITIZED(Guard, AHandlerThatWasThereFirstGetsEachFaultToo) {
 TEST_UNSANITIZED(Guard, AHandlerOfOneArgumentIsCalledAsWell) {
     Ended ended = in_child([] {
         signal(SIGSEGV, handler_exits);
-        fault_make(faults[5]);
+        fault_make(faults[8]);
     });
     EXPECT_TRUE(ended.exited(7)) << ended.status;
 }
