@@ -8,14 +8,14 @@
 #include "core/report.h"
 #include "os/os.h"
 
-enum { GUARD_FRAMES = 16, SLACK_MAX = 128, SLACK_BYTE = 0xb7 };
+enum { FRAMES_MAX = 32, SLACK_MAX = 128, SLACK_BYTE = 0xb7 };
 enum { TURN_SHIFT = 20 }; /* a cell of the ring: turn << TURN_SHIFT | slot */
 static_assert(SMALL_CLASSES <= 64, "guard_due has a bit for each");
 
 struct guard_trace {
     int thread;
     uint32_t count;
-    uintptr_t frames[GUARD_FRAMES];
+    uintptr_t* frames; /* as many as the option guard_frames says */
 };
 
 /* SLOT_NONE: never used. MAKING, FREEING: in the hands of the thread that changes it. */
@@ -41,6 +41,7 @@ WEIR_VAR struct guard_totals guard_totals;
 
 /* Sync: written once, before guard_root. */
 static struct guard_slot* slot_records;
+static uintptr_t* slot_frames; /* guard_frames for each allocation, and as many for each free */
 static uint64_t* ring; /* freed slots, the oldest first; a cell that belongs to turn t holds t + 1. Atomics */
 static uint32_t slot_count;
 static size_t slot_stride;
@@ -177,7 +178,7 @@ static void say_thread(const char* what, int thread) {
 
 static void say_trace(const char* what, const struct guard_trace* trace) {
     say_thread(what, trace->thread);
-    for (uint32_t i = 0; i < trace->count && i < GUARD_FRAMES; i++) say_frame(trace->frames[i]);
+    for (uint32_t i = 0; i < trace->count; i++) say_frame(trace->frames[i]);
 }
 
 static void say_slot(const struct guard_slot* s, bool freed) {
@@ -208,8 +209,8 @@ static void say_place(const char* code, const char* verb, const struct guard_slo
 
 /* The stack of the access, from the instruction that made it; what is above it is the handler's. */
 static void say_access(const struct os_fault* fault) {
-    uintptr_t frames[2 * GUARD_FRAMES];
-    uint32_t count = os_stack_take(frames, 2 * GUARD_FRAMES);
+    uintptr_t frames[FRAMES_MAX];
+    uint32_t count = os_stack_take(frames, FRAMES_MAX);
     uint32_t at = 0;
     while (at < count && frames[at] != fault->code) at++;
     say_thread("access", os_thread_id());
@@ -287,7 +288,7 @@ static void trace_take(struct guard_trace* trace) {
     const struct heap* h = heap_self();
     int thread = load_relaxed(&h->tid);
     trace->thread = thread > 0 ? thread : os_thread_id();
-    trace->count = os_stack_take(trace->frames, GUARD_FRAMES);
+    trace->count = os_stack_take(trace->frames, (uint32_t)core_options.guard_frames);
 }
 
 /* At the area's end, where what is behind faults at once, or at its start, where what is before does. False:
@@ -310,6 +311,8 @@ static bool guard_slot_make(struct heap* h, struct guard_slot* s, size_t size, s
     }
     if (!os_commit((void*)pages_start(s), pages_end(s) - pages_start(s))) return false;
     slack_fill(s);
+    s->allocated.frames = slot_frames + (size_t)(s - slot_records) * 2 * core_options.guard_frames;
+    s->freed.frames = s->allocated.frames + core_options.guard_frames;
     trace_take(&s->allocated);
     return true;
 }
@@ -349,7 +352,8 @@ static struct guard_slot* guard_slot_of(const void* p, const char* call) {
 }
 
 static void freed_report(const struct guard_slot* s, const char* call) {
-    struct guard_trace now;
+    uintptr_t frames[FRAMES_MAX];
+    struct guard_trace now = {.frames = frames};
     trace_take(&now);
     core_report_say_pointer("double-free", REPORT_FREED, (const void*)s->start, call);
     say_trace("called", &now);
@@ -406,20 +410,23 @@ static bool slots_reserve(uint32_t count) {
     size_t page = os_page_bytes();
     size_t records = align_up(count * sizeof(struct guard_slot), page);
     size_t cells = align_up(count * sizeof(uint64_t), page);
+    size_t frames = align_up(count * 2 * core_options.guard_frames * sizeof(uintptr_t), page);
     size_t areas = count * slot_stride + page;
-    size_t bytes = records + cells + areas;
+    size_t own = records + cells + frames;
+    size_t bytes = own + areas;
     uint64_t limit = os_address_space_limit();
     if (limit != UINT64_MAX && bytes > limit / 8) return false;
     char* p = os_reserve(bytes, page);
     if (p == NULL) return false;
-    if (!os_commit(p, records + cells)) {
+    if (!os_commit(p, own)) {
         os_unmap(p, bytes);
         return false;
     }
     slot_records = (struct guard_slot*)(void*)p;
     ring = (uint64_t*)(void*)(p + records);
+    slot_frames = (uintptr_t*)(void*)(p + records + cells);
     slot_count = count;
-    store_relaxed(&guard_root.base, (uintptr_t)p + records + cells);
+    store_relaxed(&guard_root.base, (uintptr_t)p + own);
     store_relaxed(&guard_root.bytes, areas);
     return true;
 }

@@ -479,6 +479,23 @@ TEST_UNSANITIZED(Guard, AccessesBesideABlockAndAfterItsFreeAreReportedAndFatal) 
     }
 }
 
+size_t count_frames(uint64_t frames) {
+    Ended ended = in_child([frames] {
+        core_options.guard_frames = frames;
+        fault_make(faults[8]);
+    });
+    size_t freed = ended.printed.find("weir:   freed by");
+    size_t count = 0;
+    for (size_t at = freed; (at = ended.printed.find("weir:     0x", at)) != std::string::npos; at++) count++;
+    return count;
+}
+
+TEST_UNSANITIZED(Guard, StacksAreAsDeepAsTheOptionSays) {
+    EXPECT_EQ(count_frames(8), 8u);
+    EXPECT_EQ(count_frames(0), 0u);
+    EXPECT_GT(count_frames(32), 12u);
+}
+
 TEST_UNSANITIZED(Guard, StacksNameThePlacesInTheProgram) {
     Ended ended = in_child([] { fault_make(faults[8]); });
     std::regex frame("weir:     0x[0-9a-f]+ /[^\n]*weir_unit\\+0x[0-9a-f]+\n");

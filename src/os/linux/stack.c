@@ -77,7 +77,7 @@ static _Unwind_Reason_Code stack_step(struct _Unwind_Context* context, void* arg
 }
 
 WEIR_FN uint32_t os_stack_take(uintptr_t* frames, uint32_t most) {
-    if (stack_unwind == NULL || stack_address == NULL) return 0;
+    if (stack_unwind == NULL || stack_address == NULL || most == 0) return 0;
     struct stack_walk walk = {.frames = frames, .most = most, .count = 0};
     stack_unwind(stack_step, &walk);
     return walk.count;
