@@ -319,7 +319,7 @@ TEST(Guard, WithoutAddressSpaceThereAreNone) {
 
 TEST(Guard, WithoutMemoryBlocksAreOrdinary) {
     EXPECT_FINE(in_child([] {
-        unit_guard_start(1, 4);
+        unit_guard_start(1, 2);
         void* first = unit_alloc(100);
         EXPECT_TRUE(unit_guarded(first));
         core_options.thread_free_max = 1 << 20;

@@ -26,16 +26,16 @@ static struct sigaction bus_before;
 
 #if defined(__x86_64__)
 static void fault_read(const ucontext_t* context, struct os_fault* fault) {
-    enum { page_fault = 14, write = 2 };
+    enum { page_fault = 14, was_write = 2 };
     const greg_t* registers = context->uc_mcontext.gregs;
     fault->code = (uintptr_t)registers[REG_RIP];
     if (registers[REG_TRAPNO] == page_fault)
-        fault->access = (registers[REG_ERR] & write) != 0 ? OS_ACCESS_WRITE : OS_ACCESS_READ;
+        fault->access = (registers[REG_ERR] & was_write) != 0 ? OS_ACCESS_WRITE : OS_ACCESS_READ;
 }
 #else
 /* The records behind the registers: a magic number and a size each, the last one all zero. */
 static void fault_read(const ucontext_t* context, struct os_fault* fault) {
-    enum { write = 1 << 6 };
+    enum { was_write = 1 << 6 };
     const uint32_t esr_magic = 0x45535201;
     struct record {
         uint32_t magic;
@@ -48,7 +48,7 @@ static void fault_read(const ucontext_t* context, struct os_fault* fault) {
     while (at <= end) {
         const struct record* r = (const struct record*)at;
         if (r->magic == esr_magic) {
-            fault->access = (r->word & write) != 0 ? OS_ACCESS_WRITE : OS_ACCESS_READ;
+            fault->access = (r->word & was_write) != 0 ? OS_ACCESS_WRITE : OS_ACCESS_READ;
             return;
         }
         if (r->size < 2 * sizeof(uint32_t)) return;

@@ -28,9 +28,12 @@ struct found_object {
 };
 
 /* Sync: written once, before the first stack is taken. */
-static _Unwind_Reason_Code (*stack_unwind)(_Unwind_Trace_Fn step, void* context);
-static uintptr_t (*stack_address)(struct _Unwind_Context* context);
-static int (*stack_object)(void* address, struct found_object* found);
+typedef _Unwind_Reason_Code (*unwind_t)(_Unwind_Trace_Fn step, void* context);
+typedef uintptr_t (*address_t)(struct _Unwind_Context* context);
+typedef int (*object_t)(void* address, struct found_object* found);
+static unwind_t stack_unwind;
+static address_t stack_address;
+static object_t stack_object;
 static uintptr_t own_start; /* weir's own code, where it is a library; else nothing */
 static uintptr_t own_end;
 
@@ -44,12 +47,9 @@ static void* unwinder_symbol(const char* name) {
 
 WEIR_FN void os_stack_start(void) {
     int saved = errno;
-    void* address = unwinder_symbol("_Unwind_GetIP");
-    void* unwind = unwinder_symbol("_Unwind_Backtrace");
-    void* object = dlsym(RTLD_DEFAULT, "_dl_find_object");
-    __builtin_memcpy(&stack_address, &address, sizeof address);
-    __builtin_memcpy(&stack_unwind, &unwind, sizeof unwind);
-    __builtin_memcpy(&stack_object, &object, sizeof object);
+    stack_address = (address_t)unwinder_symbol("_Unwind_GetIP");
+    stack_unwind = (unwind_t)unwinder_symbol("_Unwind_Backtrace");
+    stack_object = (object_t)dlsym(RTLD_DEFAULT, "_dl_find_object");
     struct found_object own;
     if (stack_object != NULL && stack_object((void*)(uintptr_t)&os_stack_start, &own) == 0 &&
         own.map->l_name[0] != '\0') {
