@@ -16,6 +16,7 @@
 #include "os/linux/helper.c"
 #include "os/linux/pressure.c"
 #include "os/linux/fault.c"
+#include "os/linux/unwind.c"
 #include "os/linux/stack.c"
 #include "core/options.c"
 #include "core/report.c"

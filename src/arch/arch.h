@@ -44,8 +44,10 @@ WEIR_INLINE void arch_thread_word_set(void* word) { weir_thread_word = word; }
 #endif
 
 #if defined(__x86_64__)
+#    include "arch/x86_64/stack.h"
 #    include "arch/x86_64/thread.h"
 #elif defined(__aarch64__)
+#    include "arch/aarch64/stack.h"
 #    include "arch/aarch64/thread.h"
 #else
 #    error "weir runs on x86-64 and aarch64 only"

@@ -130,6 +130,10 @@ WEIR_FN void os_stack_start(void);
 /* Return addresses of the calling thread's stack, the innermost first, without weir's own where it is a
  * library. Returns how many. Allocates nothing; safe in handlers of faults. */
 WEIR_FN uint32_t os_stack_take(uintptr_t* frames, uint32_t most);
+#ifdef WEIR_TESTING
+/* How many of them the compiler's unwinder took. */
+WEIR_VAR_DECL uint64_t os_stack_unwinder_calls;
+#endif
 /* The file that was loaded at an address, into `path`, and the offset from where it was loaded. False: not
  * known. Safe in signal handlers. */
 WEIR_FN bool os_module_find(uintptr_t address, char* path, size_t bytes, uintptr_t* offset);
