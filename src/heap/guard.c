@@ -18,12 +18,11 @@ struct guard_trace {
     uintptr_t* frames; /* as many as the option guard_frames says */
 };
 
-/* SLOT_NONE: never used. MAKING, FREEING: in the hands of the thread that changes it. */
-enum slot_state { SLOT_NONE = 0, SLOT_MAKING, SLOT_LIVE, SLOT_FREEING, SLOT_FREED };
+/* NONE: never used. FREEING: in the hands of the thread that frees it. */
+enum slot_state { SLOT_NONE = 0, SLOT_LIVE, SLOT_FREEING, SLOT_FREED };
 
 /*  base [guard page][ area 0 ... ][guard page][ area 1 ... ][guard page] ... [guard page]
- *                         [slack|block|slack]        accessible: the pages that the block touches, while it
- * lives
+ *                   [slack|block|slack]    accessible: the pages that the block touches, while it lives
  *
  *  Sync: atomic state; the rest belongs to who has the slot in hand, and to whoever holds the live block.
  * Readers that explain a fault take what they find. */
@@ -32,6 +31,7 @@ struct guard_slot {
     uint32_t size;
     uintptr_t start;
     uint32_t opened; /* pages were made accessible after a report; relaxed atomic */
+    bool apart;      /* its first page is a mapping of its own */
     struct guard_trace allocated;
     struct guard_trace freed;
 };
@@ -44,6 +44,7 @@ static struct guard_slot* slot_records;
 static uintptr_t* slot_frames; /* guard_frames for each allocation, and as many for each free */
 static uint64_t* ring; /* freed slots, the oldest first; a cell that belongs to turn t holds t + 1. Atomics */
 static uint32_t slot_count;
+static uint32_t slots_apart; /* the first ones, which may keep mappings of their own */
 static size_t slot_stride;
 
 static uint64_t ring_head; /* turns taken, and put; Sync: atomics: a cell is what counts, these follow it */
@@ -275,11 +276,25 @@ static void slack_fill(const struct guard_slot* s) {
     __builtin_memset((void*)guard_slot_end(s), SLACK_BYTE, slack_end(s) - guard_slot_end(s));
 }
 
+static bool slack_is_whole(uintptr_t start, uintptr_t end) {
+    const uint64_t whole = 0x0101010101010101u * SLACK_BYTE;
+    uint64_t word;
+    for (; end - start >= sizeof word; start += sizeof word) {
+        __builtin_memcpy(&word, (const void*)start, sizeof word);
+        if (word != whole) return false;
+    }
+    while (start < end && *(const unsigned char*)start == SLACK_BYTE) start++;
+    return start == end;
+}
+
 /* The byte of the slack nearest to the block that was written to; 0: none. */
 static uintptr_t slack_written(const struct guard_slot* s) {
-    for (uintptr_t a = guard_slot_end(s); a < slack_end(s); a++)
+    uintptr_t start = slack_start(s);
+    uintptr_t end = slack_end(s);
+    if (slack_is_whole(start, s->start) && slack_is_whole(guard_slot_end(s), end)) return 0;
+    for (uintptr_t a = guard_slot_end(s); a < end; a++)
         if (*(const unsigned char*)a != SLACK_BYTE) return a;
-    for (uintptr_t a = s->start; a > slack_start(s); a--)
+    for (uintptr_t a = s->start; a > start; a--)
         if (*(const unsigned char*)(a - 1) != SLACK_BYTE) return a - 1;
     return 0;
 }
@@ -291,24 +306,33 @@ static void trace_take(struct guard_trace* trace) {
     trace->count = os_stack_take(trace->frames, (uint32_t)core_options.guard_frames);
 }
 
-/* At the area's end, where what is behind faults at once, or at its start, where what is before does. False:
- * there is no such place in an area. */
+/* On the area's first pages: at their end, where what is behind faults at once, or at their start, where what
+ * is before does. False: there is no such place in an area. */
 static bool guard_slot_place(struct heap* h, struct guard_slot* s, size_t size, size_t align) {
+    size_t page = os_page_bytes();
     uintptr_t area = guard_slot_area(s);
-    uintptr_t end = area + slot_stride - os_page_bytes();
     bool right = (random_next(h) >> 32 & 1) != 0;
     s->size = (uint32_t)size;
-    s->start = right ? align_down(end - size, align) : align_up(area, align);
-    return s->start >= area && guard_slot_end(s) <= end;
+    s->start = align_up(area, align);
+    if (right && align <= page) s->start += align_down(align_up(size, page) - size, align);
+    return guard_slot_end(s) <= area + slot_stride - page;
+}
+
+/* What a report left open beside the block's pages, or the kernel would not close. */
+static bool guard_slot_cover(struct guard_slot* s) {
+    char* start = (char*)(guard_slot_area(s) - os_page_bytes());
+    size_t bytes = slot_stride + os_page_bytes();
+    if (!os_cover(start, bytes, false)) return false;
+    s->apart = false;
+    store_relaxed(&s->opened, 0u);
+    return true;
 }
 
 static bool guard_slot_make(struct heap* h, struct guard_slot* s, size_t size, size_t align) {
     if (!guard_slot_place(h, s, size, align)) return false;
-    if (load_relaxed(&s->opened) != 0) {
-        size_t page = os_page_bytes();
-        if (!os_cover((void*)(guard_slot_area(s) - page), slot_stride + page, false)) return false;
-        store_relaxed(&s->opened, 0u);
-    }
+    if (load_relaxed(&s->opened) != 0 && !guard_slot_cover(s)) return false;
+    if (!s->apart && (uint32_t)(s - slot_records) < slots_apart)
+        s->apart = os_part((void*)guard_slot_area(s), os_page_bytes());
     if (!os_commit((void*)pages_start(s), pages_end(s) - pages_start(s))) return false;
     slack_fill(s);
     s->allocated.frames = slot_frames + (size_t)(s - slot_records) * 2 * core_options.guard_frames;
@@ -369,13 +393,16 @@ static void slack_report(const struct guard_slot* s, const char* call) {
     core_report_end();
 }
 
-/* Pages that the kernel will not close go without their memory, and are closed when the slot is used again.
- */
+/* The first page keeps its memory, so that the next block there costs no fault. Pages that the kernel will
+ * not close go without theirs, and are closed when the slot is used again. */
 static void guard_slot_close(struct guard_slot* s) {
-    size_t bytes = pages_end(s) - pages_start(s);
-    if (os_cover((void*)pages_start(s), bytes, false)) return;
-    (void)os_purge((void*)pages_start(s), bytes);
-    store_relaxed(&s->opened, 1u);
+    uintptr_t start = pages_start(s);
+    uintptr_t end = pages_end(s);
+    uintptr_t kept = guard_slot_area(s) + os_page_bytes();
+    bool closed = os_forbid((void*)start, end - start);
+    if (closed && start < kept) start = kept;
+    if (start < end) (void)os_purge((void*)start, end - start);
+    if (!closed) store_relaxed(&s->opened, 1u);
 }
 
 WEIR_FN WEIR_COLD void guard_free(void* p, const char* call) {
@@ -405,6 +432,15 @@ WEIR_FN WEIR_COLD size_t guard_usable(const void* p, const char* call) {
 
 /* ---- Start */
 
+static uint64_t mappings_max(void) {
+    char text[32];
+    size_t length = os_read_file("/proc/sys/vm/max_map_count", text, sizeof text);
+    uint64_t most = 0;
+    for (size_t i = 0; i < length && text[i] >= '0' && text[i] <= '9' && most < UINT32_MAX; i++)
+        most = most * 10 + (uint64_t)(text[i] - '0');
+    return most;
+}
+
 /* Records and areas for `count` slots in one piece of address space, nothing of it touched. */
 static bool slots_reserve(uint32_t count) {
     size_t page = os_page_bytes();
@@ -426,6 +462,7 @@ static bool slots_reserve(uint32_t count) {
     ring = (uint64_t*)(void*)(p + records);
     slot_frames = (uintptr_t*)(void*)(p + records + cells);
     slot_count = count;
+    slots_apart = (uint32_t)(mappings_max() / 8); /* two mappings each: a quarter of what there may be */
     store_relaxed(&guard_root.base, (uintptr_t)p + own);
     store_relaxed(&guard_root.bytes, areas);
     return true;

@@ -31,6 +31,11 @@ WEIR_FN void* os_reserve(size_t bytes, size_t align);
 WEIR_FN void os_unmap(void* p, size_t bytes);
 /* Make a part of a reservation readable and writable. False: refused (commit charge, mapping count). */
 WEIR_FN bool os_commit(void* p, size_t bytes);
+/* Make it inaccessible again; what it holds stays. */
+WEIR_FN bool os_forbid(void* p, size_t bytes);
+/* Keep a range a mapping of its own: the next os_commit and os_forbid of just that range neither split nor
+ * merge mappings. */
+WEIR_FN bool os_part(void* p, size_t bytes);
 /* Map fresh zero pages over a range: accessible, or inaccessible and uncharged. The range belongs to us
  * before and after; no moment leaves a hole. */
 WEIR_FN bool os_cover(void* p, size_t bytes, bool accessible);

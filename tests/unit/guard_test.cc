@@ -4,6 +4,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "layers.h"
 #include "child.h"
+#include <algorithm>
 #include <cerrno>
 #include <csetjmp>
 #include <regex>
@@ -214,6 +215,62 @@ TEST(Guard, StatisticsCountThem) {
     }));
 }
 
+size_t mappings_count() {
+    static char text[1 << 20];
+    size_t length = os_read_file("/proc/self/maps", text, sizeof text);
+    return static_cast<size_t>(std::count(text, text + length, '\n'));
+}
+uint64_t system_calls() {
+    uint64_t sum = 0;
+    for (uint64_t& count : os_call_counts) sum += load_relaxed(&count);
+    return sum;
+}
+
+TEST(Guard, ASlotInUseAgainCostsTwoSystemCalls) {
+    EXPECT_FINE(in_child([] {
+        unit_guard_start(1, 4);
+        for (int i = 0; i < 4; i++) unit_free(unit_alloc(100));
+        for (int i = 0; i < 20; i++) {
+            uint64_t calls = system_calls();
+            void* p = unit_alloc(100);
+            EXPECT_EQ(system_calls() - calls, 1u);
+            ASSERT_TRUE(unit_guarded(p));
+            unit_free(p);
+            EXPECT_EQ(system_calls() - calls, 2u);
+        }
+    }));
+}
+
+TEST_UNEMULATED(Guard, ASlotInUseAgainNeitherSplitsNorMergesMappings) {
+    EXPECT_FINE(in_child([] {
+        unit_guard_start(1, 4);
+        for (int i = 0; i < 4; i++) unit_free(unit_alloc(100));
+        size_t mappings = mappings_count();
+        for (int i = 0; i < 20; i++) {
+            void* p = unit_alloc(100);
+            EXPECT_EQ(mappings_count(), mappings);
+            unit_free(p);
+            EXPECT_EQ(mappings_count(), mappings);
+        }
+    }));
+}
+
+TEST(Guard, OfAFreedBlockOnlyTheFirstPageKeepsItsMemory) {
+    EXPECT_FINE(in_child([] {
+        unit_guard_start(1, 1);
+        for (size_t size = 1; size <= 65536; size = size * 5 + 1) {
+            unsigned char* p = static_cast<unsigned char*>(unit_alloc(65536));
+            ASSERT_TRUE(unit_guarded(p));
+            EXPECT_TRUE(is_zero(p + page, 65536 - page)) << size;
+            memset(p, 1, 65536);
+            unit_free(p);
+            char* q = static_cast<char*>(unit_alloc(size));
+            memset(q, 1, size);
+            unit_free(q);
+        }
+    }));
+}
+
 TEST(Guard, ReallocMovesAndKeepsWhatFits) {
     EXPECT_FINE(in_child([] {
         unit_guard_start(1, 0);
@@ -344,14 +401,14 @@ TEST(Guard, PagesThatStayOpenAreClosedBeforeTheyServeAgain) {
         unit_guard_start(1, 1);
         char* p = static_cast<char*>(unit_alloc(65536));
         memset(p, 1, 65536);
-        refused_call = OS_MAP;
+        refused_call = OS_PROTECT;
         os_fault_hook = refuse;
         unit_free(p);
         os_fault_hook = nullptr;
         EXPECT_TRUE(is_zero(p, 65536)); // without their memory
         char* q = static_cast<char*>(unit_alloc(10));
         ASSERT_TRUE(unit_guarded(q));
-        EXPECT_FALSE(is_readable(page_of(q) + (q == page_of(q) ? page : -page)));
+        EXPECT_FALSE(is_readable(q == page_of(q) ? page_of(q) + page : page_of(q) - page));
         unit_free(q);
     }));
 }

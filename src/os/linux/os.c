@@ -106,6 +106,18 @@ WEIR_FN bool os_commit(void* p, size_t bytes) {
     return os_call3(OS_PROTECT, SYS_mprotect, (long)p, (long)bytes, PROT_READ | PROT_WRITE) == 0;
 }
 
+WEIR_FN bool os_forbid(void* p, size_t bytes) {
+    if (os_fault(OS_PROTECT)) return false;
+    return os_call3(OS_PROTECT, SYS_mprotect, (long)p, (long)bytes, PROT_NONE) == 0;
+}
+
+/* Mappings that were advised differently are not merged, and this advice says nothing else of memory without
+ * a file. */
+WEIR_FN bool os_part(void* p, size_t bytes) {
+    if (os_fault(OS_OTHER)) return false;
+    return os_call3(OS_OTHER, SYS_madvise, (long)p, (long)bytes, MADV_RANDOM) == 0;
+}
+
 WEIR_FN bool os_cover(void* p, size_t bytes, bool accessible) {
     return os_map(p, bytes, accessible ? PROT_READ | PROT_WRITE : PROT_NONE, MAP_FIXED) != NULL;
 }
