@@ -26,6 +26,7 @@ int main(void) {
     FIELD(weir_stats, sys_other);
     FIELD(weir_stats, misuse_reports);
     FIELD(weir_stats, hole_bytes);
+    FIELD(weir_stats, guarded_freed);
     SIZE(weir_stats_class);
     FIELD(weir_stats_class, slab_bytes);
     SIZE(weir_stats_heap);

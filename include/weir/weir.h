@@ -62,6 +62,8 @@ struct weir_stats {
     uint64_t release_calls;       /**< number of system calls made to give memory back */
     uint64_t release_window_ns;   /**< for how long memory is now free and unused before it is given back */
     uint64_t hole_bytes;          /**< free pages inside slabs and blocks in use, not yet given back */
+    uint64_t guarded_calls;       /**< of alloc_calls, how many were sampled by guard_rate */
+    uint64_t guarded_freed;       /**< number of freed guarded blocks whose pages are still inaccessible */
 };
 #define WEIR_STATS_VERSION 1u
 

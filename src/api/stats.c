@@ -54,6 +54,8 @@ WEIR_FN void stats_fill(struct weir_stats* out, struct census* t) {
         .release_calls = load_relaxed(&release_totals.calls),
         .release_window_ns = load_relaxed(&release_totals.window_ns),
         .hole_bytes = t->hole_bytes,
+        .guarded_calls = t->guarded_calls,
+        .guarded_freed = t->guarded_freed,
     };
     os_resident(&out->resident_bytes, &out->resident_peak_bytes);
 }
@@ -159,6 +161,8 @@ static void json_totals(struct json* j, const struct weir_stats* all) {
     FIELD(release_calls);
     FIELD(release_window_ns);
     FIELD(hole_bytes);
+    FIELD(guarded_calls);
+    FIELD(guarded_freed);
 #undef FIELD
 }
 

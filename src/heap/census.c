@@ -95,8 +95,11 @@ WEIR_FN void census_take(struct census* t) {
     t->live_blocks += large.blocks;
     /* What is kept is free, and resident as far as it was written. */
     t->cached_bytes += load_relaxed(&span_totals.large) - large.bytes;
-    t->live_bytes += load_relaxed(&guard_totals.live_bytes);
-    t->live_blocks += load_relaxed(&guard_totals.live_blocks);
+    struct guard_figures guard = guard_figures_get();
+    t->live_bytes += guard.live_bytes;
+    t->live_blocks += guard.live_blocks;
+    t->guarded_calls = guard.allocs;
+    t->guarded_freed = guard.freed_blocks;
     os_lock_take(&page_lock);
     for (uint32_t row = 0; row < region_count; row++) {
         const struct region* r = &regions[row];

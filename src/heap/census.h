@@ -37,6 +37,8 @@ struct census {
     uint64_t alloc_calls;
     uint64_t remote_frees;
     uint64_t slow_calls;
+    uint64_t guarded_calls;
+    uint64_t guarded_freed; /* blocks in slots that wait to be used again */
     struct census_class classes[CLASS_COUNT];
 };
 

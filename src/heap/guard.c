@@ -37,7 +37,7 @@ struct guard_slot {
 };
 
 WEIR_VAR struct guard_root guard_root;
-WEIR_VAR struct guard_totals guard_totals;
+static struct guard_figures guard_totals; /* Sync: relaxed atomics */
 
 /* Sync: written once, before guard_root. */
 static struct guard_slot* slot_records;
@@ -349,6 +349,7 @@ WEIR_FN WEIR_COLD void* guard_alloc(struct heap* h, unsigned c, size_t size, siz
     if (size == 0) size = 1;
     bool made = s != NULL && guard_slot_make(h, s, size, align < GRANULE ? GRANULE : align);
     if (made) {
+        if (load_relaxed(&s->state) == SLOT_FREED) sub_relaxed(&guard_totals.freed_blocks, 1);
         store_release(&s->state, (uint32_t)SLOT_LIVE); /* publishes the slot to guard_fault */
         add_relaxed(&guard_totals.live_blocks, 1);
         add_relaxed(&guard_totals.live_bytes, size);
@@ -417,6 +418,7 @@ WEIR_FN WEIR_COLD void guard_free(void* p, const char* call) {
     slack_report(s, call);
     sub_relaxed(&guard_totals.live_blocks, 1);
     sub_relaxed(&guard_totals.live_bytes, s->size);
+    add_relaxed(&guard_totals.freed_blocks, 1);
     guard_slot_close(s);
     store_release(&s->state, (uint32_t)SLOT_FREED);
     ring_put((uint32_t)(s - slot_records));
@@ -428,6 +430,13 @@ WEIR_FN WEIR_COLD size_t guard_usable(const void* p, const char* call) {
     if (guard_slot_is_live(s)) return s->size;
     freed_report(s, call);
     return 0;
+}
+
+WEIR_FN struct guard_figures guard_figures_get(void) {
+    return (struct guard_figures){.live_blocks = load_relaxed(&guard_totals.live_blocks),
+                                  .live_bytes = load_relaxed(&guard_totals.live_bytes),
+                                  .allocs = load_relaxed(&guard_totals.allocs),
+                                  .freed_blocks = load_relaxed(&guard_totals.freed_blocks)};
 }
 
 /* ---- Start */

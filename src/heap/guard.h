@@ -22,13 +22,14 @@ struct guard_root {
 };
 WEIR_VAR_DECL struct guard_root guard_root;
 
-/* Live blocks, and those there ever were. Sync: relaxed atomics. */
-struct guard_totals {
+/* Blocks there are, there were, and whose slot waits to be used again. */
+struct guard_figures {
     uint64_t live_blocks;
     uint64_t live_bytes;
     uint64_t allocs;
+    uint64_t freed_blocks;
 };
-WEIR_VAR_DECL struct guard_totals guard_totals;
+WEIR_FN struct guard_figures guard_figures_get(void);
 
 /* Set the slots and the fault handler up, where the options ask for it; the calling thread's bins are
  * emptied. Once, with no lock held, where a library may be loaded. */

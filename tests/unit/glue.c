@@ -34,9 +34,9 @@ void unit_guard_start(uint64_t rate, uint64_t slots) {
     guard_start();
 }
 bool unit_guarded(const void* p) { return guard_holds(p); }
-uint64_t unit_guard_allocs(void) { return load_relaxed(&guard_totals.allocs); }
-uint64_t unit_guard_live_blocks(void) { return load_relaxed(&guard_totals.live_blocks); }
-uint64_t unit_guard_live_bytes(void) { return load_relaxed(&guard_totals.live_bytes); }
+uint64_t unit_guard_allocs(void) { return guard_figures_get().allocs; }
+uint64_t unit_guard_live_blocks(void) { return guard_figures_get().live_blocks; }
+uint64_t unit_guard_live_bytes(void) { return guard_figures_get().live_bytes; }
 
 struct heap* unit_attach(void) { return heap_attach(); }
 void unit_detach(void) { heap_detach("thread exit", false); }
@@ -113,7 +113,9 @@ void unit_census(struct unit_figures* out) {
                                  .committed_bytes = t.committed_bytes,
                                  .alloc_calls = t.alloc_calls,
                                  .remote_frees = t.remote_frees,
-                                 .slow_calls = t.slow_calls};
+                                 .slow_calls = t.slow_calls,
+                                 .guarded_calls = t.guarded_calls,
+                                 .guarded_freed = t.guarded_freed};
     for (unsigned c = 0; c < CLASS_COUNT; c++) {
         out->slabs += t.classes[c].slabs;
         out->class_live[c] = t.classes[c].live_blocks;

@@ -82,7 +82,7 @@ uint64_t unit_guard_live_bytes(void);
 struct unit_figures {
     uint64_t live_bytes, live_blocks, cached_bytes, hole_bytes, meta_bytes, record_bytes;
     uint64_t reserved_bytes, committed_bytes;
-    uint64_t alloc_calls, remote_frees, slow_calls;
+    uint64_t alloc_calls, remote_frees, slow_calls, guarded_calls, guarded_freed;
     uint64_t slabs;
     uint64_t class_live[CLASS_COUNT];
 };

@@ -211,6 +211,8 @@ TEST(Guard, StatisticsCountThem) {
         for (void* q : p) unit_free(q);
         unit_census(&after);
         EXPECT_EQ(after.live_blocks, before.live_blocks);
+        EXPECT_EQ(after.guarded_calls - before.guarded_calls, 10u);
+        EXPECT_EQ(after.guarded_freed - before.guarded_freed, 10u);
         EXPECT_EQ(after.alloc_calls - before.alloc_calls, 10u);
     }));
 }

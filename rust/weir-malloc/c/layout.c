@@ -9,8 +9,8 @@
 
 #include "weir/weir.h"
 
-_Static_assert(sizeof(struct weir_stats) == 224, "weir_malloc::Stats has 2 words of 32 bits and 27 of 64");
+_Static_assert(sizeof(struct weir_stats) == 240, "weir_malloc::Stats has 2 words of 32 bits and 29 of 64");
 _Static_assert(offsetof(struct weir_stats, live_bytes) == 8, "the figures follow the two words");
 _Static_assert(offsetof(struct weir_stats, alloc_calls) == 80, "alloc_calls is the tenth figure");
-_Static_assert(offsetof(struct weir_stats, hole_bytes) == 216, "hole_bytes is the last figure");
+_Static_assert(offsetof(struct weir_stats, guarded_freed) == 232, "guarded_freed is the last figure");
 _Static_assert(WEIR_STATS_VERSION == 1, "weir_malloc::Stats is version 1");

@@ -68,6 +68,10 @@ pub struct Stats {
     pub release_window_ns: u64,
     /// Free pages inside slabs and blocks in use, not yet given back.
     pub hole_bytes: u64,
+    /// Of `alloc_calls`, those that `guard_rate` sampled.
+    pub guarded_calls: u64,
+    /// Freed guarded blocks whose pages are still inaccessible.
+    pub guarded_freed: u64,
 }
 
 unsafe extern "C" {
