@@ -77,18 +77,23 @@ static void* span_block_alloc(size_t size, size_t align, bool* zeroed) {
     return large_alloc(size, align, zeroed);
 }
 
-WEIR_FN void* heap_alloc_slow(size_t size) {
+static WEIR_NOINLINE void* alloc_unkept(size_t size) {
     bool zeroed;
-    if (size <= SLAB_MAX) {
-        struct heap* h = heap_self();
-        unsigned c = class_of(size == 0 ? 1 : size);
-        if (c >= SMALL_CLASSES && h->kept_medium[c - SMALL_CLASSES].block != NULL && h->guard_left > 1) {
-            h->guard_left--;
-            return medium_unkeep(h, c - SMALL_CLASSES);
-        }
-        return class_alloc(h, c, size, 1);
-    }
+    if (size <= SLAB_MAX) return class_alloc(heap_self(), class_of(size == 0 ? 1 : size), size, 1);
     return span_block_alloc(size, 1, &zeroed);
+}
+
+/* What the thread keeps of larger blocks is found here, without a frame. */
+WEIR_FN void* heap_alloc_slow(size_t size) {
+    struct heap* h = heap_self();
+    void* p = NULL;
+    if (size > SLAB_MAX) {
+        p = large_alloc_kept(size);
+    } else if (size > SMALL_MAX && h->guard_left > 1) {
+        p = medium_unkeep(h, class_of(size) - SMALL_CLASSES);
+        if (p != NULL) h->guard_left--; /* heap_empty has none, and is never written to */
+    }
+    return weir_likely(p != NULL) ? p : alloc_unkept(size);
 }
 
 WEIR_FN void* heap_alloc_zeroable(size_t size, bool* zeroed) {

@@ -6,6 +6,7 @@
 
 #include "heap/guard.h"
 #include "heap/large.h"
+#include "heap/medium.h"
 #include "heap/registry.h"
 #include "heap/slab.h"
 #include "os/os.h"
@@ -56,7 +57,7 @@ static void census_chunks(struct census* t) {
         uint64_t used = arena_used(m);
         uint64_t kept = 0;
         for (const struct heap* h = registry_first(); h != NULL; h = h->registry_next)
-            kept += load_relaxed(&h->kept_medium[m].block) != NULL;
+            kept += medium_is_kept(load_relaxed(&h->kept_medium[m].block));
         if (kept > used) kept = used;
         k->live_blocks += used - kept;
         k->cached_blocks += kept;

@@ -130,7 +130,7 @@ static void slab_free_slow(struct slice* s, block_t* p, const char* call) {
     release_poke(); /* another thread's slab may have gone */
 }
 
-WEIR_FN void heap_free_slow(void* p, const char* call) {
+static WEIR_NOINLINE void free_unkept(void* p, const char* call) {
     if (p == NULL) return;
     struct slice* s = slice_find(p);
     if (weir_unlikely(s == NULL)) {
@@ -151,4 +151,16 @@ WEIR_FN void heap_free_slow(void* p, const char* call) {
         large_free(s, call);
     else
         block_misuse(s, p, call);
+}
+
+/* A larger block that the thread can keep goes without a frame. */
+WEIR_FN void heap_free_slow(void* p, const char* call) {
+    struct slice* s = slice_near(p);
+    if (weir_likely(s != NULL)) {
+        if (load_relaxed(&s->kind) == SLICE_SLAB_REST) s -= s->back;
+        uint8_t kind = load_relaxed(&s->kind);
+        if (kind == SLICE_CHUNK && medium_free_kept(s, p)) return;
+        if (kind == SLICE_LARGE && large_free_kept(s, p)) return;
+    }
+    free_unkept(p, call);
 }

@@ -49,7 +49,7 @@ struct outbox {
 
 /* A freed block of a medium class that waits for the thread's next allocation, and what is known of it. */
 struct kept_medium {
-    void* block; /* NULL: none; relaxed atomic, for the census */
+    void* block; /* or MEDIUM_ROOM; NULL: nor is there room for one. Relaxed atomic, for the census */
     uint16_t* known;
 };
 
@@ -92,15 +92,15 @@ struct heap {
     uint32_t spare_slices; /* of all of them */
     /* Medium blocks: see medium.h. */
     struct kept_medium kept_medium[MEDIUM_CLASSES];
-    uint16_t
-        medium_out[MEDIUM_CLASSES]; /* allocated by this thread and not freed by it, halved now and then */
-    uint32_t kept_medium_bytes;
-    uint64_t kept_medium_classes; /* bit m: one is kept */
-    uint32_t medium_hand;         /* which of them goes next, in turns */
-    uint32_t arena;               /* where the last one came from */
+    uint16_t medium_out[MEDIUM_CLASSES]; /* that this thread took from chunks and did not give back, halved
+                                            now and then */
+    uint32_t kept_medium_bytes;          /* of the blocks that there is room for */
+    uint64_t kept_medium_classes;        /* bit m: there is room for one */
+    uint32_t medium_hand;                /* which of them goes next, in turns */
+    uint32_t arena;                      /* where the last one came from */
     /* The large block that the thread freed last: see large.h. */
     struct slice* kept_large;  /* Sync: atomic: its owner puts one in, anybody takes it out */
-    uint32_t kept_slices;      /* how large it is */
+    size_t kept_large_bytes;   /* how large it is */
     bool kept_large_needed;    /* since the thread last looked */
     bool kept_large_owed;      /* Sync: relaxed; release_owed knows that there is one */
     uint64_t kept_large_turns; /* Sync: relaxed; how often it was given out again */

@@ -14,8 +14,6 @@
 
 /* Below this, copying is cheaper than changing page tables and keeping one more mapping. */
 #define MOVE_MIN (1 * MIB)
-/* A larger block is kept by no thread. */
-enum { LARGE_KEPT_SLICES = 16 };
 
 static size_t large_bytes(size_t size) { return align_up(size, os_page_bytes()); }
 static size_t large_slices(size_t bytes) { return (bytes + SLICE_BYTES - 1) >> SLICE_SHIFT; }
@@ -73,39 +71,12 @@ static void large_gone(struct slice* s) {
     span_free(s);
 }
 
-/* The records of another region may go away with it. */
-static bool large_may_stay(const struct slice* s) {
-    return s->span_slices <= LARGE_KEPT_SLICES && s->region == 0 && (s->flags & SLICE_MOVED) == 0;
-}
-
-/* Keep a freed block. Returns the one that was kept before; NULL: none. */
-static struct slice* large_keep(struct heap* h, struct slice* s) {
-    struct slice* before = load_relaxed(&h->kept_large);
-    if (before != NULL) before = xchg_acquire(&h->kept_large, NULL);
-    s->flags |= SLICE_KEPT;
-    h->kept_slices = s->span_slices;
-    /* Release: publishes the record to visitors. Nobody else puts one in. */
-    store_release(&h->kept_large, s);
-    return before;
-}
-
 /* True: somebody is to look whether it stays. */
 static bool large_owes(struct heap* h, size_t bytes) {
     if (load_relaxed(&h->kept_large_owed)) return false;
     store_relaxed(&h->kept_large_owed, true);
     visit_owed(h, bytes);
     return true;
-}
-
-/* What the thread kept, if it has that many slices; its size is what it was. */
-static struct slice* large_unkeep(struct heap* h, size_t slices) {
-    if (load_relaxed(&h->kept_large) == NULL || h->kept_slices != slices) return NULL;
-    struct slice* s = xchg_acquire(&h->kept_large, NULL); /* pairs with large_keep */
-    if (s == NULL) return NULL;                           /* a visitor has been here */
-    s->flags &= (uint8_t)~SLICE_KEPT;
-    h->kept_large_needed = true;
-    store_relaxed(&h->kept_large_turns, h->kept_large_turns + 1);
-    return s;
 }
 
 WEIR_FN void large_drop(struct heap* h) {
@@ -139,14 +110,15 @@ WEIR_FN struct large_figures large_live(void) {
     return f;
 }
 
-/* A block that is kept, of the size that is wanted. */
-static void* large_alloc_kept(size_t bytes) {
+/* The block that is kept, if it has as many slices, with another end. */
+static void* large_alloc_resized(size_t bytes) {
     struct heap* h = heap_self();
+    if (load_relaxed(&h->kept_large) == NULL) return NULL;
+    if (large_slices(h->kept_large_bytes) != large_slices(bytes)) return NULL;
     heap_enter(h);
-    struct slice* s = large_unkeep(h, large_slices(bytes));
+    struct slice* s = large_unkeep(h);
     heap_leave(h);
     if (s == NULL) return NULL;
-    if (s->bytes == bytes) return (void*)slice_address(s);
     size_t old_bytes = s->bytes;
     large_tail_take(s);
     return large_set_bytes(s, old_bytes, bytes);
@@ -157,7 +129,8 @@ WEIR_FN void* large_alloc(size_t size, size_t align, bool* zeroed) {
     size_t bytes = large_bytes(size);
     size_t align_slices = align <= SLICE_BYTES ? 1 : align >> SLICE_SHIFT;
     *zeroed = false;
-    void* kept = align_slices == 1 ? large_alloc_kept(bytes) : NULL;
+    void* kept = align_slices != 1 ? NULL : large_alloc_kept(size);
+    if (kept == NULL && align_slices == 1) kept = large_alloc_resized(bytes);
     if (kept != NULL) return kept;
     struct slice* s = span_alloc(large_slices(bytes), align_slices, zeroed);
     if (s == NULL) return NULL;
@@ -180,7 +153,9 @@ WEIR_FN void large_free(struct slice* s, const char* call) {
     if (h != &heap_empty && large_may_stay(s)) {
         size_t bytes = s->bytes;
         heap_enter(h);
-        gone = large_keep(h, s);
+        gone = load_relaxed(&h->kept_large);
+        if (gone != NULL) gone = xchg_acquire(&h->kept_large, NULL); /* pairs with large_keep */
+        large_keep(h, s);
         owes = large_owes(h, bytes);
         heap_leave(h);
     }

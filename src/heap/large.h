@@ -10,11 +10,56 @@
 
 #include "heap/heap.h"
 
+/* A larger block is kept by no thread. */
+enum { LARGE_KEPT_SLICES = 16 };
+
 /* size > 0; align a power of two. *zeroed: the block reads as zero. NULL: no memory. */
 WEIR_FN void* large_alloc(size_t size, size_t align, bool* zeroed);
 WEIR_FN void large_free(struct slice* s, const char* call);
 /* Whether the block was freed, and is kept by some thread. */
 WEIR_INLINE bool large_is_kept(const struct slice* s) { return (s->flags & SLICE_KEPT) != 0; }
+/* The records of another region may go away with it. */
+WEIR_INLINE bool large_may_stay(const struct slice* s) {
+    return s->span_slices <= LARGE_KEPT_SLICES && s->region == 0 && (s->flags & SLICE_MOVED) == 0;
+}
+/* Keep a freed block; none is kept. */
+WEIR_INLINE void large_keep(struct heap* h, struct slice* s) {
+    s->flags |= SLICE_KEPT;
+    h->kept_large_bytes = s->bytes;
+    /* Release: publishes the record to visitors. Nobody else puts one in. */
+    store_release(&h->kept_large, s);
+}
+/* What the thread keeps; NULL: a visitor has been here. */
+WEIR_INLINE struct slice* large_unkeep(struct heap* h) {
+    struct slice* s = xchg_acquire(&h->kept_large, NULL); /* pairs with large_keep */
+    if (weir_unlikely(s == NULL)) return NULL;
+    s->flags &= (uint8_t)~SLICE_KEPT;
+    h->kept_large_needed = true;
+    store_relaxed(&h->kept_large_turns, h->kept_large_turns + 1);
+    return s;
+}
+/* The block that the thread keeps, if `size` bytes take as many pages; NULL: large_alloc may know more. */
+WEIR_INLINE void* large_alloc_kept(size_t size) {
+    struct heap* h = heap_self();
+    if (load_relaxed(&h->kept_large) == NULL) return NULL;
+    if (h->kept_large_bytes - size >= (size_t)1 << page_shift) return NULL;
+    heap_enter(h);
+    struct slice* s = large_unkeep(h);
+    heap_leave(h);
+    return s == NULL ? NULL : (void*)slice_address(s);
+}
+/* Free block p of record s, if it is one that the thread can keep, beside no other, with nobody to be told.
+ */
+WEIR_INLINE bool large_free_kept(struct slice* s, const void* p) {
+    struct heap* h = heap_self();
+    if (h == &heap_empty || slice_address(s) != (uintptr_t)p || large_is_kept(s)) return false;
+    if (!large_may_stay(s) || load_relaxed(&h->kept_large) != NULL || !load_relaxed(&h->kept_large_owed))
+        return false;
+    heap_enter(h);
+    large_keep(h, s);
+    heap_leave(h);
+    return true;
+}
 /* Give back what a heap keeps: by anybody. */
 WEIR_FN void large_drop(struct heap* h);
 /* Now and then, by the owner: give it back if it was not needed since the last time. */

@@ -28,8 +28,10 @@ static void* medium_from_arena(struct heap* h, unsigned m, size_t align) {
 
 WEIR_FN void* medium_alloc(struct heap* h, unsigned c, size_t align) {
     unsigned m = c - SMALL_CLASSES;
-    const void* kept = h->kept_medium[m].block;
-    if (kept != NULL && ((uintptr_t)kept & (align - 1)) == 0) return medium_unkeep(h, m);
+    if (((uintptr_t)h->kept_medium[m].block & (align - 1)) == 0) {
+        void* kept = medium_unkeep(h, m);
+        if (kept != NULL) return kept;
+    }
     if (medium_is_dense(h, c)) return NULL;
     store_relaxed(&h->slow_calls, h->slow_calls + 1);
     if (heap_tick_hook != NULL) heap_tick_hook();
@@ -53,34 +55,47 @@ static WEIR_COLD void medium_misuse(const struct slice* s, const void* p, const 
         core_report("invalid-free", REPORT_INTERIOR, p, call);
 }
 
-/* A block that was kept goes back to its chunk. True: pages became holes. */
-static bool medium_drop(struct heap* h, unsigned m) {
-    void* p = h->kept_medium[m].block;
-    store_relaxed(&h->kept_medium[m].block, NULL);
-    h->kept_medium_bytes -= (uint32_t)medium_bytes(m);
-    h->kept_medium_classes &= ~(1ull << m);
-    return arena_free(arena_chunk(p), p);
+/* A block goes back to its chunk. True: pages became holes. */
+static bool medium_give_back(struct heap* h, unsigned m, struct slice* s, void* p) {
+    if (h != &heap_empty && h->medium_out[m] != 0) h->medium_out[m]--;
+    return arena_free(s, p);
 }
 
-/* Make room for `bytes` among the kept blocks, class by class in turn. */
-static bool medium_make_room(struct heap* h, size_t bytes) {
-    bool some = false;
-    while (h->kept_medium_bytes + bytes > core_options.thread_kept_max) {
-        uint64_t next = h->kept_medium_classes & ~0ull << h->medium_hand;
-        unsigned m = bit_low(next != 0 ? next : h->kept_medium_classes);
-        h->medium_hand = m + 1;
-        some |= medium_drop(h, m);
-    }
+/* The block that is kept goes back; the room for it stays. */
+static bool medium_drop(struct heap* h, unsigned m) {
+    void* p = h->kept_medium[m].block;
+    if (!medium_is_kept(p)) return false;
+    store_relaxed(&h->kept_medium[m].block, MEDIUM_ROOM);
+    return medium_give_back(h, m, arena_chunk(p), p);
+}
+
+static bool medium_close(struct heap* h, unsigned m) {
+    bool some = medium_drop(h, m);
+    store_relaxed(&h->kept_medium[m].block, NULL);
+    h->kept_medium_classes &= ~(1ull << m);
+    h->kept_medium_bytes -= (uint32_t)medium_bytes(m);
     return some;
 }
 
-static void medium_keep(struct heap* h, unsigned m, void* p, uint16_t* block) {
-    store_relaxed(block, (uint16_t)(load_relaxed(block) | BLOCK_KEPT));
-    h->kept_medium_bytes += (uint32_t)medium_bytes(m);
+static void medium_close_empty(struct heap* h) {
+    for (uint64_t left = h->kept_medium_classes; left != 0; left &= left - 1)
+        if (h->kept_medium[bit_low(left)].block == MEDIUM_ROOM) (void)medium_close(h, bit_low(left));
+}
+
+/* Have room for a block of class m: of the others the empty ones go first, then class by class in turn. */
+static bool medium_make_room(struct heap* h, unsigned m) {
+    size_t bytes = medium_bytes(m);
+    bool some = false;
+    if (h->kept_medium_bytes + bytes > core_options.thread_kept_max) medium_close_empty(h);
+    while (h->kept_medium_bytes + bytes > core_options.thread_kept_max) {
+        uint64_t next = h->kept_medium_classes & ~0ull << h->medium_hand;
+        unsigned gone = bit_low(next != 0 ? next : h->kept_medium_classes);
+        h->medium_hand = gone + 1;
+        some |= medium_close(h, gone);
+    }
+    h->kept_medium_bytes += (uint32_t)bytes;
     h->kept_medium_classes |= 1ull << m;
-    h->kept_medium[m].known = block;
-    __atomic_signal_fence(__ATOMIC_SEQ_CST);
-    store_relaxed(&h->kept_medium[m].block, p);
+    return some;
 }
 
 WEIR_FN void medium_free(struct slice* s, void* p, const char* call) {
@@ -92,18 +107,13 @@ WEIR_FN void medium_free(struct slice* s, void* p, const char* call) {
         return;
     }
     unsigned m = block_class(known);
-    size_t bytes = medium_bytes(m);
     bool some = false;
-    if (h != &heap_empty && h->medium_out[m] != 0) h->medium_out[m]--;
-    if (weir_likely(h != &heap_empty && bytes <= core_options.thread_kept_max)) {
+    if (h != &heap_empty && medium_bytes(m) <= core_options.thread_kept_max) {
         /* The block that was used last is the one to keep. */
-        if (h->kept_medium[m].block != NULL)
-            some = medium_drop(h, m);
-        else if (h->kept_medium_bytes + bytes > core_options.thread_kept_max)
-            some = medium_make_room(h, bytes);
-        medium_keep(h, m, p, block);
+        some = h->kept_medium[m].block == NULL ? medium_make_room(h, m) : medium_drop(h, m);
+        medium_keep(&h->kept_medium[m], p, block);
     } else {
-        some = arena_free(s, p);
+        some = medium_give_back(h, m, s, p);
     }
     if (some) release_poke();
 }
@@ -117,8 +127,7 @@ WEIR_FN size_t medium_usable(const struct slice* s, const void* p, const char* c
 }
 
 WEIR_FN void medium_drop_all(struct heap* h) {
-    for (unsigned m = 0; m < MEDIUM_CLASSES; m++)
-        if (h->kept_medium[m].block != NULL) (void)medium_drop(h, m);
+    while (h->kept_medium_classes != 0) (void)medium_close(h, bit_low(h->kept_medium_classes));
 }
 
 WEIR_FN void medium_age(struct heap* h) {

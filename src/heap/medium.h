@@ -11,18 +11,35 @@
 
 #include "heap/heap.h"
 
-/* The kept block of a medium class, which there is, for the program. */
+/* What stands in a slot of kept_medium that has room for a block and none. */
+#define MEDIUM_ROOM ((void*)1)
+WEIR_INLINE bool medium_is_kept(const void* block) { return (uintptr_t)block > (uintptr_t)MEDIUM_ROOM; }
+
+/* The kept block of a medium class, for the program; NULL: there is none. */
 WEIR_INLINE void* medium_unkeep(struct heap* h, unsigned m) {
     struct kept_medium* k = &h->kept_medium[m];
     void* p = k->block;
-    store_relaxed(&k->block, NULL);
+    if (!medium_is_kept(p)) return NULL;
+    store_relaxed(&k->block, MEDIUM_ROOM);
     __atomic_signal_fence(__ATOMIC_SEQ_CST);
     store_relaxed(k->known, (uint16_t)(load_relaxed(k->known) & ~BLOCK_KEPT));
-    h->kept_medium_classes &= ~(1ull << m);
-    h->kept_medium_bytes -= size_classes[SMALL_CLASSES + m].bytes;
-    if (h->medium_out[m] != UINT16_MAX) h->medium_out[m]++;
     store_relaxed(&h->handed_out, h->handed_out + 1);
     return p;
+}
+WEIR_INLINE void medium_keep(struct kept_medium* k, void* p, uint16_t* known) {
+    store_relaxed(known, (uint16_t)(load_relaxed(known) | BLOCK_KEPT));
+    k->known = known;
+    __atomic_signal_fence(__ATOMIC_SEQ_CST);
+    store_relaxed(&k->block, p);
+}
+/* Free p, in the chunk of first record s, if it is a block that there is room to keep. */
+WEIR_INLINE bool medium_free_kept(const struct slice* s, void* p) {
+    uint16_t* block = arena_block(s, p);
+    if (weir_unlikely(block == NULL || (load_relaxed(block) & BLOCK_KEPT) != 0)) return false;
+    struct kept_medium* k = &heap_self()->kept_medium[block_class(load_relaxed(block))];
+    if (k->block != MEDIUM_ROOM) return false;
+    medium_keep(k, p, block);
+    return true;
 }
 /* A block of class c >= SMALL_CLASSES at a multiple of `align`; NULL: it is for a slab to give. */
 WEIR_FN void* medium_alloc(struct heap* h, unsigned c, size_t align);
@@ -32,7 +49,7 @@ WEIR_FN void* medium_alloc_last(struct heap* h, unsigned c, size_t align);
 WEIR_FN void medium_free(struct slice* s, void* p, const char* call);
 /* Usable bytes of the block at p; 0 after a report. */
 WEIR_FN size_t medium_usable(const struct slice* s, const void* p, const char* call);
-/* Free the blocks that a heap keeps. The caller owns it. */
+/* Free the blocks that a heap keeps, and have no room for others. The caller owns it. */
 WEIR_FN void medium_drop_all(struct heap* h);
 /* Now and then: a class of which the thread had many has to show it again. */
 WEIR_FN void medium_age(struct heap* h);

@@ -58,7 +58,7 @@ static void heap_reset(struct heap* h) {
     for (unsigned i = 0; i < SPARE_SLOTS; i++) h->spares[i] = NULL;
     h->spare_slices = 0;
     store_relaxed(&h->kept_large, NULL);
-    h->kept_slices = 0;
+    h->kept_large_bytes = 0;
     h->kept_large_needed = false;
     store_relaxed(&h->kept_large_owed, false);
     store_relaxed(&h->kept_large_turns, (uint64_t)0);

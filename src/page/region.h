@@ -9,6 +9,7 @@
 #define WEIR_PAGE_REGION_H
 
 #include "base/compiler.h"
+#include "base/atomic.h"
 #include "page/slice.h"
 
 enum { REGION_COUNT_MAX = 2048, REGION_GRANULE_SHIFT = 22 };
@@ -67,6 +68,14 @@ WEIR_INLINE uint32_t slice_page_count(void) { return SLICE_BYTES >> page_shift; 
 /* Record of the slice that holds p; NULL: foreign, or behind a region's frontier, where records may not be
  * read. */
 WEIR_FN struct slice* slice_find(const void* p);
+/* The same where p lies in the primary region; NULL: maybe elsewhere. */
+WEIR_INLINE struct slice* slice_near(const void* p) {
+    const struct region* r = &regions[0];
+    uintptr_t index = ((uintptr_t)p - r->base) >> SLICE_SHIFT;
+    /* Relaxed: a block's slice was below the frontier before the block was given out. */
+    bool near = index - r->first < (uintptr_t)load_relaxed(&r->frontier) - r->first;
+    return near ? region_slices(r) + index : NULL;
+}
 
 /* Set the primary region up. `wanted` bytes, 0: choose by machine and limits. Leaves no region when
  * nothing can be reserved; the fallback then serves. Call once. */

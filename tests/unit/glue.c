@@ -11,6 +11,7 @@
 #include "heap/guard.h"
 #include "heap/heap.h"
 #include "heap/large.h"
+#include "heap/medium.h"
 #include "heap/slab.h"
 #include "heap/visit.h"
 #include "os/os.h"
@@ -93,7 +94,10 @@ uint64_t unit_chunk_blocks(const void* p) {
         }
     return hash;
 }
-void* unit_kept_block(unsigned m) { return heap_self()->kept_medium[m].block; }
+void* unit_kept_block(unsigned m) {
+    void* p = heap_self()->kept_medium[m].block;
+    return medium_is_kept(p) ? p : NULL;
+}
 size_t unit_kept_medium_bytes(void) { return heap_self()->kept_medium_bytes; }
 uint32_t unit_home_arena(void) { return heap_self()->arena; }
 static_assert((int)UNIT_MEDIUM_CLASSES == (int)MEDIUM_CLASSES &&

@@ -67,7 +67,8 @@ bool unit_in_chunk(const void* p);
 /* A hash of the blocks that a chunk's bits say are in it: where each starts, and of which class. Takes no
  * lock. */
 uint64_t unit_chunk_blocks(const void* p);
-/* What the calling thread keeps for its next allocation of a medium class, and of all of them. */
+/* What the calling thread keeps for its next allocation of a medium class, and what it has room to keep of
+ * all. */
 void* unit_kept_block(unsigned m);
 size_t unit_kept_medium_bytes(void);
 uint32_t unit_home_arena(void);
