@@ -101,6 +101,24 @@ TEST(Pool, LikeSizesShareMemoryUnlessTold) {
     }));
 }
 
+// Of the address space that large alignments take nothing goes to those that did not ask for them.
+TEST(Pool, LargeAlignmentsAreSharedByThoseAloneThatAskForThem) {
+    EXPECT_FINE(in_child([] {
+        for (size_t size : {65536u, 262144u}) {
+            for (bool large_first : {true, false}) {
+                weir_pool* first = weir_pool_create("first", size, large_first ? 2 * MIB : 0, 0);
+                weir_pool* second = weir_pool_create("second", size, large_first ? 0 : 2 * MIB, 0);
+                weir_pool* third = weir_pool_create("third", size, 2 * MIB, 0);
+                weir_pool* large = large_first ? first : second;
+                EXPECT_NE(stats(first).storage, stats(second).storage);
+                EXPECT_EQ(stats(large).storage, stats(third).storage);
+                for (unsigned i = 0; i < 20; i++)
+                    EXPECT_EQ(reinterpret_cast<uintptr_t>(weir_pool_alloc(large)) % (2 * MIB), 0u);
+            }
+        }
+    }));
+}
+
 TEST(Pool, ACacheIsBounded) {
     EXPECT_FINE(in_child([] {
         for (size_t size : {64u, 1024u, 16384u, 49152u, 262144u, 2097152u}) {
