@@ -111,6 +111,11 @@ WEIR_INLINE struct pool* pool_opened(struct weir_pool* handle) {
     return weir_likely(pool != NULL) ? pool : pool_open(handle);
 }
 
+/* Why there is none. */
+static int pool_error(const struct weir_pool* handle) {
+    return pool_is_wellformed(handle->size, handle->align) ? ENOMEM : EINVAL;
+}
+
 /* What tells a handle that pool_create made from one at file scope. */
 enum { HANDLE_MADE = 1 };
 
@@ -200,11 +205,12 @@ WEIR_FN void pool_free_slow(struct weir_pool* handle, struct weir_pool_cache* ca
 
 WEIR_FN int pool_limit(struct weir_pool* handle, size_t objects) {
     struct pool* pool = pool_open(handle);
-    if (pool == NULL) return ENOMEM;
+    if (pool == NULL) return pool_error(handle);
+    if (objects > INT64_MAX) objects = INT64_MAX;
     os_lock_take(&pools_lock);
     threads_reclaim();
-    struct pool_sums sums = entries_sum(pool);
-    bool used = sums.net + pool->folded + load_relaxed(&pool->direct) != 0 || sums.fill != 0;
+    /* A limit looks at `direct` alone: whoever has a cache counts past it, if by now all came back or not. */
+    bool used = entries_sum(pool).entries != 0 || pool->folded != 0 || load_relaxed(&pool->direct) != 0;
     if (!used) {
         pool->limit = objects;
         pool->slow = objects == 0 ? pool->slow & ~(uint32_t)POOL_LIMITED : pool->slow | POOL_LIMITED;

@@ -179,6 +179,7 @@ WEIR_FN void threads_reclaim(void);
 struct pool_sums {
     int64_t net; /* objects that went through caches into the program's hands */
     uint64_t fill;
+    uint32_t entries;
 };
 WEIR_FN struct pool_sums entries_sum(const struct pool* pool);
 /* Take all that threads cache of a pool that nobody uses, and forget their entries; under pools_lock. */

@@ -390,7 +390,7 @@ enum { READS = 16 };
 
 /* An entry's figures, of one moment if its thread lets one have them. */
 static struct pool_sums entry_read(const struct pool_entry* e) {
-    struct pool_sums sums = {0, 0};
+    struct pool_sums sums = {0};
     for (unsigned i = 0; i < READS; i++) {
         uint32_t version = load_acquire(&e->version);
         sums.fill = words_fill(e->cache);
@@ -404,13 +404,14 @@ static struct pool_sums entry_read(const struct pool_entry* e) {
 }
 
 WEIR_FN struct pool_sums entries_sum(const struct pool* pool) {
-    struct pool_sums all = {0, 0};
+    struct pool_sums all = {0};
     for (struct pool_thread* t = threads; t != NULL; t = t->next) {
         const struct pool_entry* e = entry_peek(t, pool);
         if (e->pool != pool) continue;
         struct pool_sums one = entry_read(e);
         all.net += one.net;
         all.fill += one.fill;
+        all.entries++;
     }
     return all;
 }

@@ -6,6 +6,7 @@
 #include "pools.h"
 #include <algorithm>
 #include <atomic>
+#include <cerrno>
 #include <csignal>
 #include <functional>
 #include <mutex>
@@ -331,6 +332,31 @@ TEST(PoolThreads, LimitIsExactAmongThreads) {
         EXPECT_EQ(most, 100);
         expect_conserved(pool, 0);
         EXPECT_GT(stats(pool).failed, 0u);
+    }));
+}
+
+// Once a thread had an object of it, caches count: also where all came back by another thread, and nothing is
+// cached.
+TEST(PoolThreads, ALimitComesBeforeTheFirstObject) {
+    EXPECT_FINE(in_child([] {
+        for (bool ended : {true, false}) {
+            weir_pool* pool = weir_pool_create("late", 64, 0, 0);
+            void* p = weir_pool_alloc(pool);
+            std::thread([=] {
+                weir_pool_free(pool, p);
+                if (ended) unit_detach();
+            }).join();
+            EXPECT_EQ(stats(pool).used, 0u);
+            weir_pool_flush(pool);
+            EXPECT_EQ(weir_pool_limit(pool, 1), EBUSY);
+            EXPECT_EQ(stats(pool).limit, 0u);
+        }
+        weir_pool* pool = weir_pool_create("most", 64, 0, 0);
+        EXPECT_EQ(weir_pool_limit(pool, SIZE_MAX), 0);
+        void* p = weir_pool_alloc(pool);
+        EXPECT_NE(p, nullptr);
+        EXPECT_EQ(weir_pool_limit(pool, 1), EBUSY);
+        weir_pool_free(pool, p);
     }));
 }
 
