@@ -86,12 +86,16 @@ void* weir_pool_alloc_flags(struct weir_pool* pool, unsigned flags);
 void weir_pool_free(struct weir_pool* pool, void* object);
 
 /** At most `objects` of the pool are out at any time; 0: no limit. Each object is then counted, and no thread
- *  keeps any. Before the pool's first object: returns 0, EBUSY later on, or EINVAL or ENOMEM as
- * weir_pool_create. */
+ *  keeps any. Before the pool's first object and weir_pool_reserve: returns 0, EBUSY later on, or EINVAL or
+ *  ENOMEM as weir_pool_create. */
 int weir_pool_limit(struct weir_pool* pool, size_t objects);
 
-/** Keep `objects` free ones ready in the shared tier, as far as it has room: they are allocated now, and only
- *  weir_pool_flush gives them back. Returns 0, or ENOMEM when there was no memory or no room for all. */
+/** Keep `objects` free ones ready in the shared tier: they are allocated now. What was taken of them is made
+ *  again now and then, by calls of weir_pool_alloc that no thread's cache serves, and objects that are freed
+ *  stay until as many are there. Pools that share memory share what is ready: it is the sum of what each
+ *  asked for. weir_pool_flush gives it back, until such a call. 0: none. Returns 0; ENOMEM when there was no
+ *  memory or no room for all (it keeps what it got, and tries again as above); ENOTSUP for a pool that no
+ *  thread caches: of WEIR_POOL_NO_CACHE or with a limit. */
 int weir_pool_reserve(struct weir_pool* pool, size_t objects);
 
 /** Give back what the pool, and those that share its memory, cache: the shared tier's objects at once, the

@@ -376,6 +376,17 @@ WEIR_FN bool debug_free(struct pool* pool, void* p, const void* caller) {
     return false;
 }
 
-WEIR_FN void debug_empty(struct pool* pool) {
-    for (struct pool_object* o = queue_take(pool); o != NULL; o = queue_take(pool)) object_drop(o);
+WEIR_FN void debug_empty(struct pool* pool, uint64_t keep) {
+    while (pool->freed_count > keep) object_drop(queue_take(pool));
+}
+
+WEIR_FN bool debug_reserve(struct pool* pool, uint64_t objects) {
+    while (pool->freed_count < objects) {
+        struct pool_object* o = object_make(pool);
+        if (o == NULL) return false;
+        freed_fill(o);
+        (void)object_cover(o, false);
+        queue_put(pool, o);
+    }
+    return true;
 }

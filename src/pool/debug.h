@@ -26,7 +26,9 @@ WEIR_FN void* debug_alloc(struct pool* pool, const void* caller);
 WEIR_FN bool debug_free(struct pool* pool, void* p, const void* caller);
 /* Whether this call is to fail. */
 WEIR_FN bool debug_fails(struct pool* pool);
-/* Give the freed objects back; under pools_lock. */
-WEIR_FN void debug_empty(struct pool* pool);
+/* Give the freed objects back but for `keep`; under pools_lock. */
+WEIR_FN void debug_empty(struct pool* pool, uint64_t keep);
+/* Have as many freed ones as `objects`; false: no memory. Under pools_lock. */
+WEIR_FN bool debug_reserve(struct pool* pool, uint64_t objects);
 
 #endif

@@ -182,6 +182,22 @@ static void* alloc_by(struct pool* pool, struct weir_pool_cache* cache, unsigned
     return p == NULL && !cached_only ? alloc_direct(pool, caller) : p; /* without a magazine, if need be */
 }
 
+/* Under pools_lock. False: no memory, or no room. */
+static bool reserve_fill(struct pool* pool) {
+    if ((pool->slow & POOL_DEBUGGED) != 0) return debug_reserve(pool, pool->reserve);
+    return storage_reserve(pool->storage, load_relaxed(&pool->storage->reserve));
+}
+
+/* Now and then, what was taken of a reserve is made again. Nobody waits for that. */
+static void reserve_refill(struct pool* pool) {
+    struct storage* s = pool->storage;
+    uint32_t calls = load_relaxed(&s->reserve_calls);
+    store_relaxed(&s->reserve_calls, calls + 1);
+    if (calls % TICK_CALLS != 0 || !os_lock_try(&pools_lock)) return;
+    (void)reserve_fill(pool);
+    os_lock_give(&pools_lock);
+}
+
 WEIR_FN void* pool_alloc_slow(struct weir_pool* handle, struct weir_pool_cache* cache, unsigned flags,
                               const void* caller) {
     pool_tick();
@@ -189,6 +205,8 @@ WEIR_FN void* pool_alloc_slow(struct weir_pool* handle, struct weir_pool_cache* 
     if (pool == NULL) return NULL;
     void* p = alloc_by(pool, cache, flags, caller);
     if (p == NULL) add_relaxed(&pool->failed, 1);
+    bool may_fill = (flags & WEIR_POOL_ALLOC_CACHED) == 0;
+    if (weir_unlikely(load_relaxed(&pool->storage->reserve) != 0) && may_fill) reserve_refill(pool);
     return p;
 }
 
@@ -210,7 +228,8 @@ WEIR_FN int pool_limit(struct weir_pool* handle, size_t objects) {
     os_lock_take(&pools_lock);
     threads_reclaim();
     /* A limit looks at `direct` alone: whoever has a cache counts past it, if by now all came back or not. */
-    bool used = entries_sum(pool).entries != 0 || pool->folded != 0 || load_relaxed(&pool->direct) != 0;
+    bool used = entries_sum(pool).entries != 0 || pool->folded != 0 || load_relaxed(&pool->direct) != 0 ||
+                pool->reserve != 0;
     if (!used) {
         pool->limit = objects;
         pool->slow = objects == 0 ? pool->slow & ~(uint32_t)POOL_LIMITED : pool->slow | POOL_LIMITED;
@@ -221,13 +240,13 @@ WEIR_FN int pool_limit(struct weir_pool* handle, size_t objects) {
 
 WEIR_FN int pool_reserve(struct weir_pool* handle, size_t objects) {
     struct pool* pool = pool_open(handle);
-    if (pool == NULL || pool->slow != 0) return ENOMEM;
+    if (pool == NULL) return pool_error(handle);
+    if (pool->slow != 0 && (pool->slow & POOL_DEBUGGED) == 0) return ENOTSUP; /* it has no use for a tier */
     os_lock_take(&pools_lock);
     struct storage* s = pool->storage;
-    uint64_t all = load_relaxed(&s->reserve) - pool->reserve + objects;
+    store_relaxed(&s->reserve, load_relaxed(&s->reserve) - pool->reserve + objects);
     pool->reserve = objects;
-    store_relaxed(&s->reserve, all);
-    bool good = storage_reserve(s, all);
+    bool good = reserve_fill(pool);
     os_lock_give(&pools_lock);
     return good ? 0 : ENOMEM;
 }
@@ -251,7 +270,7 @@ WEIR_FN void pool_flush(struct weir_pool* handle) {
     struct pool* pool = load_acquire(&handle->record);
     if (pool == NULL) return;
     os_lock_take(&pools_lock);
-    debug_empty(pool);
+    debug_empty(pool, 0);
     storage_flush(pool->storage, 0);
     os_lock_give(&pools_lock);
     own_catch_up();
@@ -259,8 +278,7 @@ WEIR_FN void pool_flush(struct weir_pool* handle) {
 
 WEIR_FN void pool_gc(void) {
     os_lock_take(&pools_lock);
-    for (struct pool* pool = pools; pool != NULL; pool = pool->next) debug_empty(pool);
-    for (struct pool* pool = pools; pool != NULL; pool = pool->next) debug_empty(pool);
+    for (struct pool* pool = pools; pool != NULL; pool = pool->next) debug_empty(pool, pool->reserve);
     for (struct storage* s = storage_first(); s != NULL; s = s->next)
         storage_flush(s, load_relaxed(&s->reserve));
     os_lock_give(&pools_lock);
@@ -360,7 +378,7 @@ WEIR_FN int pool_destroy(struct weir_pool* handle) {
     if (pool != NULL) __builtin_memcpy(name, pool->name, sizeof name);
     if (pool != NULL && used == 0) {
         entries_end(pool);
-        debug_empty(pool);
+        debug_empty(pool, 0);
         store_relaxed(&pool->storage->reserve, load_relaxed(&pool->storage->reserve) - pool->reserve);
         storage_leave(pool->storage);
         pool_unlist(pool);

@@ -39,13 +39,14 @@ struct storage {
     bool lone;          /* and each slot of the tier holds an object, not a magazine */
     uint32_t id;
     uint32_t users;
-    uint64_t reserve;   /* Sync: relaxed; objects that stay in `full` but for a flush */
-    uint64_t needed;    /* Sync: relaxed */
-    uint64_t peak;      /* Sync: relaxed; the most that was allocated since the last look */
-    uint32_t epoch;     /* Sync: atomic; counts flushes */
-    uint64_t allocated; /* Sync: relaxed atomic */
-    uint64_t shared;    /* of the last look at figures: objects in `full`, */
-    uint64_t filled;    /* and in its pools' caches */
+    uint32_t reserve_calls; /* Sync: relaxed; no more than a rhythm */
+    uint64_t reserve;       /* Sync: relaxed; objects that stay in `full` but for a flush: of all its pools */
+    uint64_t needed;        /* Sync: relaxed */
+    uint64_t peak;          /* Sync: relaxed; the most that was allocated since the last look */
+    uint32_t epoch;         /* Sync: atomic; counts flushes */
+    uint64_t allocated;     /* Sync: relaxed atomic */
+    uint64_t shared;        /* of the last look at figures: objects in `full`, */
+    uint64_t filled;        /* and in its pools' caches */
     struct tier* full;
     struct tier* empty;
     struct magazine* shelf; /* Sync: atomic; of empty ones */

@@ -133,7 +133,7 @@ WEIR_FN void* storage_object(struct storage* s) {
     if (weir_unlikely(p == NULL)) {
         /* What pools cache is memory too. */
         for (struct storage* other = storage_first(); other != NULL; other = other->next)
-            storage_empty(other, 0);
+            storage_empty(other, load_relaxed(&other->reserve));
         p = heap_alloc_aligned(s->bytes, s->align);
     }
     if (p != NULL) storage_grew(s, 1);
@@ -226,9 +226,15 @@ static void storage_poke(const struct storage* s) {
     release_poke();
 }
 
+/* Whether less is ready than was asked for. */
+static bool storage_lacks(const struct storage* s) {
+    uint64_t reserve = load_relaxed(&s->reserve);
+    return reserve != 0 && storage_shared(s) < reserve;
+}
+
 static bool storage_is_crowded(const struct storage* s) {
     uint64_t needed = load_relaxed(&s->needed);
-    return load_relaxed(&s->allocated) > needed + needed / 4 + s->capacity;
+    return load_relaxed(&s->allocated) > needed + needed / 4 + s->capacity && !storage_lacks(s);
 }
 
 static bool word_share(struct storage* s, uintptr_t word, struct pool_entry* e) {
@@ -254,20 +260,32 @@ WEIR_FN void storage_share_lone(struct storage* s, void* p, struct pool_entry* e
     if (!word_share(s, object_word(p), e)) storage_object_free(s, p);
 }
 
-static bool reserve_object(struct storage* s, struct tier_place* at) {
+/* Put a word into the next free slot. False: there is none. */
+static bool tier_put_next(struct tier* t, uint32_t* next, uintptr_t word) {
+    for (; *next < tier_slots(t); ++*next) {
+        struct slot* slot = &t->slots[*next];
+        if (!slot_put(slot, word)) continue;
+        slot_touch(t, slot);
+        tier_reach(t, *next);
+        return true;
+    }
+    return false;
+}
+
+static bool reserve_object(struct storage* s, uint32_t* next) {
     void* p = storage_object(s);
     if (p == NULL) return false;
-    if (tier_put(s->full, at, object_word(p))) return true;
+    if (tier_put_next(s->full, next, object_word(p))) return true;
     storage_object_free(s, p);
     return false;
 }
 
 WEIR_FN bool storage_reserve(struct storage* s, uint64_t objects) {
-    struct tier_place full = {0};
+    uint32_t next = 0;
     struct tier_place empty = {0};
     for (uint64_t have = storage_shared(s); have < objects;) {
         if (s->lone) {
-            if (!reserve_object(s, &full)) return false;
+            if (!reserve_object(s, &next)) return false;
             have++;
             continue;
         }
@@ -275,7 +293,7 @@ WEIR_FN bool storage_reserve(struct storage* s, uint64_t objects) {
         if (m == NULL) return false;
         uint64_t lacking = objects - have;
         uint32_t count = storage_fill(s, m, lacking < m->capacity ? (uint32_t)lacking : m->capacity);
-        if (count == 0 || !tier_put(s->full, &full, magazine_word(m))) {
+        if (count == 0 || !tier_put_next(s->full, &next, magazine_word(m))) {
             storage_drain(s, m);
             storage_discard(s, m, &empty);
             return false;

@@ -162,6 +162,22 @@ TEST(PoolDebug, AReportThatGoesOnLosesNoCount) {
     EXPECT_NE(ended.printed.find("pool-double-free"), std::string::npos);
 }
 
+TEST(PoolDebug, AReserveWaitsInTheQueue) {
+    for (unsigned flags : all_modes)
+        EXPECT_FINE(in_child([=] {
+            weir_pool* pool = pool_of(flags);
+            EXPECT_EQ(weir_pool_reserve(pool, 20), 0);
+            expect_conserved(pool, 0);
+            EXPECT_EQ(stats(pool).held, 20u);
+            use(pool, 100);
+            weir_pool_gc();
+            EXPECT_EQ(stats(pool).held, 20u);
+            weir_pool_flush(pool);
+            EXPECT_EQ(stats(pool).held, 0u);
+            EXPECT_EQ(weir_pool_destroy(pool), 0);
+        }));
+}
+
 TEST(PoolDebug, ColdFirstGivesOutTheOldest) {
     EXPECT_FINE(in_child([] {
         weir_pool* pool = pool_of(WEIR_POOL_COLD_FIRST);

@@ -46,6 +46,7 @@ int weir_pool_stats_get(struct weir_pool* pool, struct weir_pool_stats* stats) {
 }
 int weir_pool_stats_at(unsigned index, struct weir_pool_stats* stats) { return pool_stats_at(index, stats); }
 
+uint32_t unit_pool_tick_calls(void) { return TICK_CALLS; }
 uint64_t unit_pool_tick(void) {
     uint64_t shrunk;
     return storage_tick(&shrunk);

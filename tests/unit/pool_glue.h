@@ -11,7 +11,8 @@
 struct os_lock;
 struct weir_pool;
 
-uint64_t unit_pool_tick(void); /* what the helper does at each of its looks */
+uint32_t unit_pool_tick_calls(void); /* slow calls until what is done now and then */
+uint64_t unit_pool_tick(void);       /* what the helper does at each of its looks */
 /* Figures of at most `count` pools that were made after number `after`; the number of them. */
 struct unit_pool {
     uint64_t number;

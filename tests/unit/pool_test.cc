@@ -182,6 +182,62 @@ TEST(Pool, KeepsReadyWhatWasAskedFor) {
     }));
 }
 
+// What was taken of it is there again, at work and when all came back, with and without a look.
+TEST(Pool, AReserveThatWasUsedComesBack) {
+    EXPECT_FINE(in_child([] {
+        ASSERT_TRUE(core_options_parse("release=off"));
+        weir_pool* pool = weir_pool_create("ready", 16384, 0, 0);
+        EXPECT_EQ(weir_pool_reserve(pool, 1000), 0);
+        for (unsigned i = 0; i < 200; i++) unit_pool_tick(); // it was not needed for long
+        Objects objects(pool, 16384);
+        for (unsigned i = 0; i < 1000; i++) objects.alloc(WEIR_POOL_ALLOC_CACHED);
+        EXPECT_EQ(stats(pool).shared, 0u);
+        objects.free_all();
+        EXPECT_GE(stats(pool).cached, 1000u);
+        unit_pool_tick();
+        EXPECT_GE(stats(pool).cached, 1000u);
+        for (unsigned i = 0; i < 1000; i++) objects.alloc();
+        EXPECT_GE(stats(pool).shared, 1000 - 2 * unit_pool_tick_calls() * stats(pool).magazine);
+        weir_pool_flush(pool);
+        EXPECT_EQ(stats(pool).shared, 0u);
+        for (unsigned i = 0; i < 17 * stats(pool).magazine; i++) objects.alloc();
+        EXPECT_GE(stats(pool).shared, 1000 - unit_pool_tick_calls() * stats(pool).magazine);
+        objects.free_all();
+        EXPECT_EQ(weir_pool_destroy(pool), 0);
+    }));
+}
+
+// As many slots as there are have room, wherever what is there already lies; two pools have the sum.
+TEST(Pool, AReserveFillsTheTier) {
+    EXPECT_FINE(in_child([] {
+        weir_pool* pool = weir_pool_create("ready", 64, 0, 0);
+        weir_pool* other = weir_pool_create("too", 64, 0, 0);
+        uint64_t magazine = stats(pool).magazine;
+        EXPECT_EQ(weir_pool_reserve(pool, 400 * magazine), 0);
+        EXPECT_EQ(weir_pool_reserve(pool, 500 * magazine), 0);
+        EXPECT_EQ(weir_pool_reserve(other, 524 * magazine), 0);
+        EXPECT_EQ(stats(pool).shared, 1024 * magazine);
+        EXPECT_EQ(weir_pool_reserve(other, 525 * magazine), ENOMEM);
+        EXPECT_EQ(weir_pool_reserve(pool, 0), 0);
+        EXPECT_EQ(weir_pool_destroy(other), 0);
+        weir_pool_gc();
+        EXPECT_EQ(stats(pool).shared, 0u);
+    }));
+}
+
+TEST(Pool, AReserveIsForPoolsWithACacheOrAQueue) {
+    EXPECT_FINE(in_child([] {
+        weir_pool* uncached = weir_pool_create("uncached", 64, 0, WEIR_POOL_NO_CACHE);
+        EXPECT_EQ(weir_pool_reserve(uncached, 10), ENOTSUP);
+        weir_pool* limited = weir_pool_create("limited", 64, 0, 0);
+        EXPECT_EQ(weir_pool_limit(limited, 5), 0);
+        EXPECT_EQ(weir_pool_reserve(limited, 10), ENOTSUP);
+        weir_pool* ready = weir_pool_create("ready", 64, 0, 0);
+        EXPECT_EQ(weir_pool_reserve(ready, 10), 0);
+        EXPECT_EQ(weir_pool_limit(ready, 5), EBUSY);
+    }));
+}
+
 TEST(Pool, CachedAloneAndPastAllCaches) {
     EXPECT_FINE(in_child([] {
         weir_pool* pool = weir_pool_create("flags", 256, 0, 0);
@@ -507,6 +563,20 @@ TEST(Pool, WhenMemoryIsShortOtherPoolsGiveBack) {
         for (unsigned i = 0; i < 40 && stats(rich).shared != 0; i++)
             ASSERT_NE(weir_pool_alloc(poor), nullptr);
         EXPECT_EQ(stats(rich).shared, 0u);
+        os_fault_hook = nullptr;
+    }));
+}
+
+// What was asked to be ready is ready then, too.
+TEST(Pool, AReserveStaysWhenMemoryIsShort) {
+    EXPECT_FINE(in_child([] {
+        weir_pool* rich = weir_pool_create("rich", 2 * MIB, 0, 0);
+        EXPECT_EQ(weir_pool_reserve(rich, 10), 0);
+        weir_pool* poor = weir_pool_create("poor", 64 * MIB, 0, 0);
+        ASSERT_NE(poor, nullptr);
+        os_fault_hook = [](enum os_call) { return true; };
+        EXPECT_EQ(weir_pool_alloc(poor), nullptr);
+        EXPECT_EQ(stats(rich).shared, 10u);
         os_fault_hook = nullptr;
     }));
 }
