@@ -12,6 +12,7 @@ deliberately knows nothing of what they do.
 SPDX-License-Identifier: Apache-2.0
 """
 import argparse
+import itertools
 import re
 import sys
 import tempfile
@@ -23,6 +24,8 @@ LIMIT = {"x86_64": 14, "aarch64": 23}
 COMPILERS = [("x86_64", ["gcc"]), ("x86_64", ["clang-19"]), ("aarch64", ["aarch64-linux-gnu-gcc"]),
              ("aarch64", ["clang-19", "--target=aarch64-linux-gnu"])]
 KINDS = {"program": "-fno-pic", "position-independent program": "-fPIE", "shared library": "-fPIC"}
+# How the assembly is written down for the assembler.
+DIALECTS = {"x86_64": ["att", "intel"], "aarch64": [None]}
 
 
 def places_of(arch, unit):
@@ -31,11 +34,11 @@ def places_of(arch, unit):
     return {m[2]: int(m[1], 16) for m in re.finditer(r"^([0-9a-f]+) g +F \.text\s+[0-9a-f]+ (\w+)$", table, re.M)}
 
 
-def pair_of(arch, cc, flag, folder):
+def pair_of(arch, cc, flag, dialect, folder):
     """The way's instructions that the second pair adds."""
     unit = folder / "pool_pair.o"
     golden.run_text([*cc, "-std=c11", "-O2", "-Wall", "-Wextra", "-Werror", flag,
-                     *(["-fcf-protection=none"] if arch == "x86_64" else []), "-I", golden.ROOT / "include", "-c",
+                     *(["-fcf-protection=none", f"-masm={dialect}"] if arch == "x86_64" else []), "-I", golden.ROOT / "include", "-c",
                      golden.ROOT / "tests/golden/pool_pair.c", "-o", unit])
     code, places = golden.disassemble(arch, unit), places_of(arch, unit)
     ways = [golden.straight_path(arch, code, places[name]) for name in ("pairs_one", "pairs_two")]
@@ -52,16 +55,18 @@ def main():
     passed = failed = 0
     with tempfile.TemporaryDirectory(prefix="pool-pair.") as scratch:
         for arch, cc in COMPILERS:
-            for kind, flag in KINDS.items():
+            for (kind, flag), dialect in itertools.product(KINDS.items(), DIALECTS[arch]):
+                if dialect == "intel":
+                    kind += ", Intel's syntax"
                 limit = options.limit if options.limit is not None and arch == "x86_64" else LIMIT[arch]
                 try:
-                    count = pair_of(arch, cc, flag, Path(scratch))
+                    count = pair_of(arch, cc, flag, dialect, Path(scratch))
                 except golden.Failure as failure:
                     print(f"FAIL {arch} {cc[0]} {kind}: {failure}")
                     failed += 1
                     continue
                 good = 0 < count <= limit
-                print(f"{'ok  ' if good else 'FAIL'} {arch:8} {cc[0]:22} {kind:30} {count} instructions, at most {limit}")
+                print(f"{'ok  ' if good else 'FAIL'} {arch:8} {cc[0]:22} {kind:46} {count} instructions, at most {limit}")
                 passed, failed = passed + good, failed + (not good)
     print(f"{passed} passed, {failed} failed")
     return 1 if failed or not passed else 0

@@ -66,7 +66,7 @@ struct weir_pool_cache {
  *
  *  The name (up to 31 bytes are kept) is for people. Pools whose objects come to the same size in the heap
  *  share memory unless flags say otherwise; what each has given out is counted apart. NULL: errno is EINVAL
- *  (size 0, alignment) or ENOMEM (no memory, or 4096 pools). */
+ *  (size 0, alignment, unknown flags) or ENOMEM (no memory, or 4096 pools). */
 struct weir_pool* weir_pool_create(const char* name, size_t size, size_t align, unsigned flags);
 
 /** Destroy a pool that nobody uses any more. Returns 0, or EBUSY, after saying on stderr how many are live,
@@ -79,7 +79,7 @@ int weir_pool_destroy(struct weir_pool* pool);
 void* weir_pool_alloc(struct weir_pool* pool);
 /** The same; the object reads as zero. */
 void* weir_pool_zalloc(struct weir_pool* pool);
-/** The same, with flags WEIR_POOL_ALLOC_*. */
+/** The same, with flags WEIR_POOL_ALLOC_*; NULL also where one of them is unknown. */
 void* weir_pool_alloc_flags(struct weir_pool* pool, unsigned flags);
 
 /** Give an object back to the pool that it came from, by any thread. NULL is nothing. */
@@ -178,32 +178,44 @@ void weir_pool_free_slow(struct weir_pool* pool, struct weir_pool_cache* cache, 
 /* Each read of the words is volatile assembly at the place where it stands, through the thread pointer of the
  * thread that runs there: a compiler keeps none of it over a call that may return on another thread. The
  * words' distance from the thread pointer is the same in all threads, and may be kept. */
+#    if defined(__x86_64__)
+/* As both of the compiler's dialects have it: -masm=att and -masm=intel. */
+#        define WEIR_POOL_MOVE_IN(att, intel) "{movq %%fs:" att ", %0|mov %0, QWORD PTR fs:" intel "}"
+#        define WEIR_POOL_COMPARE_WITH(att, intel) "{cmpq %%fs:" att ", %0|cmp %0, QWORD PTR fs:" intel "}"
+#        define WEIR_POOL_MOVE_OUT(att, intel) "{movq %0, %%fs:" att "|mov QWORD PTR fs:" intel ", %0}"
+#    endif
 #    if defined(__x86_64__) && (!defined(__PIC__) || defined(__PIE__))
 #        define WEIR_POOL_DISTANCE(words)
 #        define WEIR_POOL_COMPARE(words, limit, top, equal)                                                  \
-            __asm__ volatile("movq %%fs:" words "@tpoff, %0\n\t"                                             \
-                             "cmpq %%fs:" words "@tpoff+" limit ", %0"                                       \
-                             : "=r"(top), "=@cce"(equal))
+            __asm__ volatile(                                                                                \
+                WEIR_POOL_MOVE_IN(words "@tpoff", words "@tpoff") "\n\t" WEIR_POOL_COMPARE_WITH(             \
+                    words "@tpoff+" limit, words "@tpoff+" limit)                                            \
+                : "=r"(top), "=@cce"(equal))
 #        define WEIR_POOL_STORE(words, top)                                                                  \
-            __asm__ volatile("movq %0, %%fs:" words "@tpoff" : : "r"(top) : "memory")
+            __asm__ volatile(WEIR_POOL_MOVE_OUT(words "@tpoff", words "@tpoff") : : "r"(top) : "memory")
 #        define WEIR_POOL_ADDRESS(words, cache)                                                              \
-            __asm__ volatile("movq %%fs:0, %0\n\t"                                                           \
-                             "leaq " words "@tpoff(%0), %0"                                                  \
+            __asm__ volatile(WEIR_POOL_MOVE_IN("0", "[0]") "\n\t"                                            \
+                                                           "{leaq " words "@tpoff(%0), %0|lea %0, " words    \
+                                                           "@tpoff[%0]}"                                     \
                              : "=r"(cache))
 #    elif defined(__x86_64__)
 #        define WEIR_POOL_DISTANCE(words)                                                                    \
             intptr_t weir_pool_distance;                                                                     \
-            __asm__("movq " words "@gottpoff(%%rip), %0" : "=r"(weir_pool_distance));
+            __asm__("{movq " words "@gottpoff(%%rip), %0|mov %0, QWORD PTR " words "@gottpoff[rip]}"         \
+                    : "=r"(weir_pool_distance));
 #        define WEIR_POOL_COMPARE(words, limit, top, equal)                                                  \
-            __asm__ volatile("movq %%fs:(%2), %0\n\t"                                                        \
-                             "cmpq %%fs:" limit "(%2), %0"                                                   \
+            __asm__ volatile(WEIR_POOL_MOVE_IN("(%2)", "[%2]") "\n\t" WEIR_POOL_COMPARE_WITH(                \
+                                 limit "(%2)", "[%2+" limit "]")                                             \
                              : "=&r"(top), "=@cce"(equal)                                                    \
                              : "r"(weir_pool_distance))
 #        define WEIR_POOL_STORE(words, top)                                                                  \
-            __asm__ volatile("movq %0, %%fs:(%1)" : : "r"(top), "r"(weir_pool_distance) : "memory")
+            __asm__ volatile(WEIR_POOL_MOVE_OUT("(%1)", "[%1]")                                              \
+                             :                                                                               \
+                             : "r"(top), "r"(weir_pool_distance)                                             \
+                             : "memory")
 #        define WEIR_POOL_ADDRESS(words, cache)                                                              \
-            __asm__ volatile("movq %%fs:0, %0\n\t"                                                           \
-                             "addq %1, %0"                                                                   \
+            __asm__ volatile(WEIR_POOL_MOVE_IN("0", "[0]") "\n\t"                                            \
+                                                           "{addq %1, %0|add %0, %1}"                        \
                              : "=&r"(cache)                                                                  \
                              : "r"(weir_pool_distance)                                                       \
                              : "cc")
@@ -275,7 +287,11 @@ void weir_pool_free_slow(struct weir_pool* pool, struct weir_pool_cache* cache, 
 
 #else
 
-#    define WEIR_POOL_INLINE static inline
+#    if defined(__GNUC__) || defined(__clang__)
+#        define WEIR_POOL_INLINE static inline __attribute__((unused))
+#    else
+#        define WEIR_POOL_INLINE static inline
+#    endif
 #    define WEIR_POOL_FUNCTIONS(name, type, size_, flags_)                                                   \
         WEIR_POOL_C struct weir_pool weir_pool_##name;                                                       \
         WEIR_POOL_INLINE type* weir_pool_alloc_##name(void) {                                                \

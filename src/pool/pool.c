@@ -88,14 +88,21 @@ static struct pool* pool_make(struct weir_pool* handle) {
     return pool;
 }
 
-static bool pool_is_wellformed(size_t size, size_t align) {
-    return size != 0 && (align == 0 || is_power_of_two(align));
+enum {
+    FLAGS_KNOWN = WEIR_POOL_EXACT | WEIR_POOL_NO_MERGE | WEIR_POOL_ZERO | WEIR_POOL_NO_CACHE | POOL_WATCHED,
+    ALLOC_FLAGS_KNOWN =
+        WEIR_POOL_ALLOC_ZERO | WEIR_POOL_ALLOC_CACHED | WEIR_POOL_ALLOC_NO_CACHE | WEIR_POOL_ALLOC_NO_FAIL
+};
+
+static bool pool_is_wellformed(size_t size, size_t align, unsigned flags) {
+    return size != 0 && (align == 0 || is_power_of_two(align)) && (flags & ~(unsigned)FLAGS_KNOWN) == 0;
 }
 
 WEIR_FN struct pool* pool_open(struct weir_pool* handle) {
     struct pool* pool = load_acquire(&handle->record);
     if (weir_likely(pool != NULL)) return pool;
-    if (!pool_is_wellformed(handle->size, handle->align) || handle->size > PTRDIFF_MAX / 2) return NULL;
+    if (!pool_is_wellformed(handle->size, handle->align, handle->flags)) return NULL;
+    if (handle->size > PTRDIFF_MAX / 2) return NULL;
     /* The heap may not have started. */
     if (heap_self() == &heap_empty && heap_attach() == NULL) return NULL;
     os_lock_take(&pools_lock);
@@ -113,7 +120,7 @@ WEIR_INLINE struct pool* pool_opened(struct weir_pool* handle) {
 
 /* Why there is none. */
 static int pool_error(const struct weir_pool* handle) {
-    return pool_is_wellformed(handle->size, handle->align) ? ENOMEM : EINVAL;
+    return pool_is_wellformed(handle->size, handle->align, handle->flags) ? ENOMEM : EINVAL;
 }
 
 /* What tells a handle that pool_create made from one at file scope. */
@@ -122,7 +129,7 @@ enum { HANDLE_MADE = 1 };
 WEIR_FN struct weir_pool* pool_create(const char* name, size_t size, size_t align, unsigned flags,
                                       int* error) {
     *error = EINVAL;
-    if (!pool_is_wellformed(size, align)) return NULL;
+    if (!pool_is_wellformed(size, align, flags)) return NULL;
     *error = ENOMEM;
     struct weir_pool* handle = heap_alloc(sizeof *handle);
     if (handle == NULL) return NULL;
@@ -173,6 +180,7 @@ static void free_direct(struct pool* pool, void* p, const void* caller) {
 
 static void* alloc_by(struct pool* pool, struct weir_pool_cache* cache, unsigned flags, const void* caller) {
     bool cached_only = (flags & WEIR_POOL_ALLOC_CACHED) != 0;
+    if (weir_unlikely((flags & ~(unsigned)ALLOC_FLAGS_KNOWN) != 0)) return NULL;
     bool may_fail = (pool->slow & POOL_FAILING) != 0 && (flags & WEIR_POOL_ALLOC_NO_FAIL) == 0;
     if (may_fail && debug_fails(pool)) return NULL;
     if (pool->slow != 0 || (flags & WEIR_POOL_ALLOC_NO_CACHE) != 0)
@@ -261,6 +269,7 @@ static void storage_flush(struct storage* s, uint64_t keep) {
     storage_empty(s, keep);
 }
 
+/* Under pools_lock: what the caller itself caches is given back when the call returns. */
 static void own_catch_up(void) {
     struct pool_thread* t = heap_self()->above;
     if (t != NULL) pool_thread_catch_up(t);
@@ -272,8 +281,8 @@ WEIR_FN void pool_flush(struct weir_pool* handle) {
     os_lock_take(&pools_lock);
     debug_empty(pool, 0);
     storage_flush(pool->storage, 0);
-    os_lock_give(&pools_lock);
     own_catch_up();
+    os_lock_give(&pools_lock);
 }
 
 WEIR_FN void pool_gc(void) {
@@ -281,8 +290,8 @@ WEIR_FN void pool_gc(void) {
     for (struct pool* pool = pools; pool != NULL; pool = pool->next) debug_empty(pool, pool->reserve);
     for (struct storage* s = storage_first(); s != NULL; s = s->next)
         storage_flush(s, load_relaxed(&s->reserve));
-    os_lock_give(&pools_lock);
     own_catch_up();
+    os_lock_give(&pools_lock);
 }
 
 /* ---- Figures, and the end of a pool. */

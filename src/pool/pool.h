@@ -185,7 +185,7 @@ struct pool_sums {
 WEIR_FN struct pool_sums entries_sum(const struct pool* pool);
 /* Take all that threads cache of a pool that nobody uses, and forget their entries; under pools_lock. */
 WEIR_FN void entries_end(struct pool* pool);
-/* Empty the calling thread's caches of storages that were flushed. */
+/* Empty the calling thread's caches of storages that were flushed. Under pools_lock. */
 WEIR_FN void pool_thread_catch_up(struct pool_thread* t);
 /* The calling thread's heap is about to go: give all back. */
 WEIR_FN void pool_thread_detach(void);

@@ -1,4 +1,4 @@
-/* slot.h: the shared tier: slots of a cache line each, through which magazines change hands.
+/* slot.h: the shared tier: slots of 16 bytes, four to a cache line, through which magazines change hands.
  *
  *     put:  CAS  0 -> word        take:  xchg(slot, 0) -> word or 0
  *

@@ -297,12 +297,15 @@ static void visit_catch_up(struct pool_entry* e, void* unused) {
 }
 
 WEIR_FN void pool_thread_catch_up(struct pool_thread* t) {
-    /* Nobody waits here; as long as the lock is taken, what this thread hands over is drained by its epoch.
-     */
-    if (!os_lock_try(&pools_lock)) return;
     threads_reclaim();
     t->epoch = load_acquire(&pools_epoch); /* first: a flush that comes now is seen next time */
     entries_visit(t, visit_catch_up, NULL);
+}
+
+/* Nobody waits here; as long as the lock is taken, what this thread hands over is drained by its epoch. */
+static void thread_catch_up_try(struct pool_thread* t) {
+    if (!os_lock_try(&pools_lock)) return;
+    pool_thread_catch_up(t);
     os_lock_give(&pools_lock);
 }
 
@@ -358,7 +361,7 @@ static void entry_move(struct pool_entry* e, struct weir_pool_cache* cache) {
 WEIR_FN struct pool_entry* entry_get(struct pool* pool, struct weir_pool_cache* cache) {
     struct pool_thread* t = heap_self()->above;
     if (t == NULL && (t = thread_attach()) == NULL) return NULL;
-    if (weir_unlikely(t->epoch != load_relaxed(&pools_epoch))) pool_thread_catch_up(t);
+    if (weir_unlikely(t->epoch != load_relaxed(&pools_epoch))) thread_catch_up_try(t);
     struct pool_entry* e = entry_peek(t, pool);
     bool moves = cache != NULL && e->cache != cache;
     /* Words in TLS end with their thread, which must be seen. */

@@ -27,5 +27,9 @@ struct os_lock* unit_pools_lock(void);
 /* The calling thread's entry as in the middle of an exchange of magazines, or as it was. */
 void unit_pool_between(struct weir_pool* pool, bool between);
 void unit_pool_thread_hook(bool (*hook)(void));
+/* A pool whose macros are calls. */
+void* unit_calls_alloc(void);
+void unit_calls_free(void* p);
+struct weir_pool* unit_calls_pool(void);
 
 #endif

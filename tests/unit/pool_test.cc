@@ -44,8 +44,17 @@ TEST(Pool, RefusesWhatMakesNoSense) {
         errno = 0;
         EXPECT_EQ(weir_pool_create("huge", SIZE_MAX, 0, 0), nullptr);
         EXPECT_EQ(errno, ENOMEM);
+        errno = 0;
+        EXPECT_EQ(weir_pool_create("unknown", 64, 0, 0x10u), nullptr);
+        EXPECT_EQ(errno, EINVAL);
+        weir_pool declared = {"declared", 64, 0, 0x80000000u, 0, nullptr};
+        EXPECT_EQ(weir_pool_alloc(&declared), nullptr);
+        EXPECT_EQ(weir_pool_limit(&declared, 1), EINVAL);
+        EXPECT_EQ(weir_pool_reserve(&declared, 1), EINVAL);
         weir_pool* pool = weir_pool_create(nullptr, 64, 0, 0);
         ASSERT_NE(pool, nullptr);
+        EXPECT_EQ(weir_pool_alloc_flags(pool, 0x10u), nullptr);
+        EXPECT_EQ(stats(pool).failed, 1u);
         EXPECT_STREQ(stats(pool).name, "");
         weir_pool_stats none = {};
         EXPECT_EQ(weir_pool_stats_get(pool, &none), EINVAL);

@@ -240,6 +240,32 @@ TEST(PoolThreads, FlushReachesAThreadAtItsNextSlowCall) {
     }));
 }
 
+// Whatever else has the lock meanwhile.
+TEST(PoolThreads, FlushAndGcEmptyTheOwnCacheAtOnce) {
+    EXPECT_FINE(in_child([] {
+        weir_pool* pool = weir_pool_create("own", 1024, 0, 0);
+        for (unsigned i = 0; i < 100; i++)
+            weir_pool_alloc(weir_pool_create("more", 64, 0, WEIR_POOL_NO_MERGE));
+        std::atomic<bool> stop{false};
+        std::vector<std::thread> others;
+        for (unsigned i = 0; i < 3; i++)
+            others.emplace_back([&] {
+                while (!stop) weir_pool_gc();
+            });
+        unsigned kept = 0;
+        for (unsigned i = 0; i < unit_rounds(1000); i++) {
+            Objects objects(pool, 1024);
+            for (unsigned k = 0; k < 40; k++) objects.alloc();
+            objects.free_all();
+            i % 2 == 0 ? weir_pool_flush(pool) : weir_pool_gc();
+            kept += stats(pool).held != 0;
+        }
+        stop = true;
+        for (auto& t : others) t.join();
+        EXPECT_EQ(kept, 0u);
+    }));
+}
+
 // No object that was cached before a flush is in the shared tier after it, and after each thread's next slow
 // call.
 TEST(PoolThreads, AFlushThatMeetsMagazinesOnTheirWayGetsThem) {
@@ -402,6 +428,16 @@ TEST(PoolThreads, FunctionsAndWordsAreOneCache) {
         WEIR_POOL_FREE(unit_words, c);
         weir_pool_flush(pool);
         EXPECT_EQ(stats(pool).allocated, 0u);
+    }));
+}
+
+TEST(PoolThreads, MacrosThatCall) {
+    EXPECT_FINE(in_child([] {
+        void* p = unit_calls_alloc();
+        ASSERT_NE(p, nullptr);
+        EXPECT_EQ(stats(unit_calls_pool()).used, 1u);
+        unit_calls_free(p);
+        EXPECT_EQ(weir_pool_destroy(unit_calls_pool()), 0);
     }));
 }
 
