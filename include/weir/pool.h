@@ -31,10 +31,10 @@ extern "C" {
 #define WEIR_POOL_NO_CACHE 0x8u /**< no thread's cache, no shared tier: each call goes to the heap */
 /** Debugging, also by the option pool_debug; each makes all calls slow, and gives the pool memory of its own.
  */
-#define WEIR_POOL_POISON 0x100u      /**< objects are filled with 0x50 when given out, 0xdd when freed */
-#define WEIR_POOL_INTEGRITY 0x200u   /**< a write to a freed object is found when it is given out again */
-#define WEIR_POOL_CALLER 0x400u      /**< reports name who allocated and who freed the object last */
-#define WEIR_POOL_TAG 0x800u         /**< a word behind each object, looked at when it is freed: overruns */
+#define WEIR_POOL_POISON 0x100u    /**< objects are filled with 0x50 when given out, 0xdd when freed */
+#define WEIR_POOL_INTEGRITY 0x200u /**< a write to a freed object is found when it next comes or goes */
+#define WEIR_POOL_CALLER 0x400u    /**< reports name who allocated and who freed the object last */
+#define WEIR_POOL_TAG 0x800u /**< a word behind each object, looked at when it comes or goes: overruns */
 #define WEIR_POOL_COLD_FIRST 0x1000u /**< the object that was freed first is given out first */
 #define WEIR_POOL_GUARD 0x2000u /**< objects end at an inaccessible page, and are inaccessible once freed */
 

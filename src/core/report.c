@@ -72,8 +72,8 @@ WEIR_FN void core_report(const char* code, const char* what, const void* pointer
     core_report_end();
 }
 
-WEIR_FN void core_say_busy(const char* name, int64_t count) {
-    char said[160];
+WEIR_FN void core_say_busy(const char* name, int64_t count, const char* more) {
+    char said[240];
     struct text t = text_make(said, sizeof said - 1);
     text_string(&t, "pool ");
     text_string(&t, name);
@@ -81,6 +81,7 @@ WEIR_FN void core_say_busy(const char* name, int64_t count) {
     if (count < 0) text_char(&t, '-');
     text_number(&t, (uint64_t)(count < 0 ? -count : count));
     text_string(&t, " objects in use in weir_pool_destroy");
+    text_string(&t, more);
     said[t.length] = '\0';
     report_write("pool-busy", said);
 }

@@ -29,9 +29,9 @@ WEIR_FN WEIR_COLD void core_report_say_pointer(const char* code, const char* wha
                                                const char* call);
 WEIR_FN WEIR_COLD void core_report_detail(const char* text);
 WEIR_FN WEIR_COLD void core_report_end(void);
-/* `weir: pool-busy: pool <name> has <count> objects in use in weir_pool_destroy; see ...`; the process goes
- * on. */
-WEIR_FN WEIR_COLD void core_say_busy(const char* name, int64_t count);
+/* `weir: pool-busy: pool <name> has <count> objects in use in weir_pool_destroy<more>; see ...`; the process
+ * goes on. */
+WEIR_FN WEIR_COLD void core_say_busy(const char* name, int64_t count, const char* more);
 WEIR_FN WEIR_COLD void core_report_size(const void* pointer, size_t bytes, const char* call);
 
 #endif

@@ -10,9 +10,11 @@
 #include "os/os.h"
 #include "page/span.h"
 
-enum { BUCKETS = 4096, FILL_ALLOC = 0x50, FILL_FREE = 0xdd, TAG_BYTES = 8 };
+enum { BUCKET_BITS = 12, BUCKET_BITS_MORE = 2, BUCKET_OBJECTS = 2 };
+enum { FILL_ALLOC = 0x50, FILL_FREE = 0xdd, TAG_BYTES = 8 };
 
-/*  area [ ........ slack | object | tag ][ guard page ]      guard mode; elsewhere the object starts a block
+/*  area [ .... slack | object | tail ][ guard page ]     guard mode: a tail of less than the alignment
+ *  block [ object | tail ]                               elsewhere: a tail of TAG_BYTES, or none
  *  Sync: pools_lock. */
 struct pool_object {
     struct pool_object* chain; /* of the same bucket */
@@ -28,7 +30,10 @@ struct pool_object {
     int free_thread;
 };
 
-static struct pool_object** object_buckets; /* by address; Sync: pools_lock */
+/* By address. Sync: pools_lock. */
+static struct pool_object** object_buckets;
+static uint32_t bucket_bits;
+static uint64_t debug_objects;
 static struct pool_object* debug_spares;
 
 /* ---- What is wanted. */
@@ -119,7 +124,9 @@ WEIR_FN void debug_configure(struct pool* pool) {
 }
 
 WEIR_FN size_t debug_bytes(const struct pool* pool) {
-    return pool->size + ((pool->flags & WEIR_POOL_TAG) != 0 ? TAG_BYTES : 0);
+    /* In guard mode the page behind the object says more than a tag between the two. */
+    bool tagged = (pool->flags & (WEIR_POOL_TAG | WEIR_POOL_GUARD)) == WEIR_POOL_TAG;
+    return pool->size + (tagged ? TAG_BYTES : 0);
 }
 
 WEIR_FN bool debug_fails(struct pool* pool) {
@@ -130,9 +137,8 @@ WEIR_FN bool debug_fails(struct pool* pool) {
 /* ---- Records by address. */
 
 static struct pool_object** object_bucket(const void* p) {
-    return &object_buckets[((uintptr_t)p * 0x9e3779b97f4a7c15u) >> 52];
+    return &object_buckets[((uintptr_t)p * 0x9e3779b97f4a7c15u) >> (64 - bucket_bits)];
 }
-static_assert(BUCKETS == 1 << 12, "the hash's upper 12 bits");
 
 static struct pool_object* object_find(const void* p) {
     if (object_buckets == NULL) return NULL;
@@ -141,10 +147,32 @@ static struct pool_object* object_find(const void* p) {
     return o;
 }
 
+static void object_list(struct pool_object* o) {
+    struct pool_object** bucket = object_bucket(o->p);
+    o->chain = *bucket;
+    *bucket = o;
+}
+
+/* Four times as many buckets, so that what the old ones took is little. False: no memory. */
+static bool buckets_grow(void) {
+    struct pool_object** old = object_buckets;
+    size_t count = old == NULL ? 0 : (size_t)1 << bucket_bits;
+    uint32_t bits = old == NULL ? BUCKET_BITS : bucket_bits + BUCKET_BITS_MORE;
+    struct pool_object** more = (struct pool_object**)span_meta_alloc(sizeof more[0] << bits);
+    if (more == NULL) return false;
+    object_buckets = more;
+    bucket_bits = bits;
+    for (size_t i = 0; i < count; i++)
+        for (struct pool_object *o = old[i], *next; o != NULL; o = next) {
+            next = o->chain;
+            object_list(o);
+        }
+    return true;
+}
+
 static struct pool_object* record_take(void) {
-    if (object_buckets == NULL)
-        object_buckets = (struct pool_object**)span_meta_alloc(BUCKETS * sizeof object_buckets[0]);
-    if (object_buckets == NULL) return NULL;
+    if (object_buckets == NULL && !buckets_grow()) return NULL;
+    if (debug_objects >> bucket_bits >= BUCKET_OBJECTS) (void)buckets_grow(); /* or chains grow */
     struct pool_object* o = debug_spares;
     if (o == NULL) return span_meta_alloc(sizeof *o);
     debug_spares = o->next;
@@ -159,8 +187,11 @@ static void record_put(struct pool_object* o) {
 
 /* ---- Objects. */
 
-static size_t guard_bytes(const struct pool* pool) {
-    return align_up(align_up(debug_bytes(pool), pool->align), os_page_bytes());
+static size_t guard_bytes(const struct pool* pool) { return align_up(debug_bytes(pool), os_page_bytes()); }
+
+/* As it was asked for: less than a block's leaves less room between an object and its guard page. */
+static size_t guard_align(const struct pool* pool) {
+    return pool->handle->align == 0 ? pool->align : pool->handle->align;
 }
 
 /* Memory for an object, at the end of its area. */
@@ -178,7 +209,7 @@ static bool object_map(struct pool* pool, struct pool_object* o) {
         os_unmap(o->area, o->area_bytes);
         return false;
     }
-    o->p = (char*)align_down((uintptr_t)o->area + bytes - debug_bytes(pool), pool->align);
+    o->p = (char*)align_down((uintptr_t)o->area + bytes - debug_bytes(pool), guard_align(pool));
     add_relaxed(&pool->storage->allocated, 1);
     return true;
 }
@@ -196,6 +227,33 @@ static bool object_cover(const struct pool_object* o, bool accessible) {
     return o->area == NULL || os_cover(o->area, o->area_bytes - os_page_bytes(), accessible);
 }
 
+/* ---- What lies between an object and what is not its own: a tag, or in guard mode what the alignment
+ * leaves.
+ */
+
+static size_t tail_bytes(const struct pool_object* o) {
+    size_t room = debug_bytes(o->pool);
+    if (o->area != NULL) room = (size_t)(o->area + o->area_bytes - os_page_bytes() - o->p);
+    return room - o->pool->size;
+}
+
+static char tail_byte(const struct pool_object* o, size_t offset) {
+    uint64_t tag = (uintptr_t)o->p * 0xd6e8feb86659fd93u ^ (uintptr_t)o->pool;
+    return (char)(tag >> (offset % TAG_BYTES * 8));
+}
+
+static void tail_write(const struct pool_object* o) {
+    size_t bytes = tail_bytes(o);
+    for (size_t i = 0; i < bytes; i++) o->p[o->pool->size + i] = tail_byte(o, i);
+}
+
+static bool tail_is_whole(const struct pool_object* o) {
+    size_t bytes = tail_bytes(o);
+    size_t i = 0;
+    while (i < bytes && o->p[o->pool->size + i] == tail_byte(o, i)) i++;
+    return i == bytes;
+}
+
 static struct pool_object* object_make(struct pool* pool) {
     struct pool_object* o = record_take();
     if (o == NULL) return NULL;
@@ -204,9 +262,9 @@ static struct pool_object* object_make(struct pool* pool) {
         record_put(o);
         return NULL;
     }
-    struct pool_object** bucket = object_bucket(o->p);
-    o->chain = *bucket;
-    *bucket = o;
+    object_list(o);
+    debug_objects++;
+    tail_write(o);
     return o;
 }
 
@@ -214,6 +272,7 @@ static void object_drop(struct pool_object* o) {
     struct pool_object** link = object_bucket(o->p);
     while (*link != o) link = &(*link)->chain;
     *link = o->chain;
+    debug_objects--;
     object_unmap(o);
     record_put(o);
 }
@@ -222,21 +281,6 @@ static void object_drop(struct pool_object* o) {
 
 static unsigned char fill_byte(const struct pool_object* o, size_t offset) {
     return (unsigned char)(((uintptr_t)o->p >> 4) * 0x9d + offset * 0x3b + 0x71);
-}
-
-static uint64_t tag_of(const struct pool_object* o) {
-    return (uintptr_t)o->p * 0xd6e8feb86659fd93u ^ (uintptr_t)o->pool;
-}
-
-static void tag_write(const struct pool_object* o) {
-    uint64_t tag = tag_of(o);
-    if ((o->pool->flags & WEIR_POOL_TAG) != 0) __builtin_memcpy(o->p + o->pool->size, &tag, TAG_BYTES);
-}
-
-static bool tag_is_whole(const struct pool_object* o) {
-    uint64_t tag = tag_of(o);
-    return (o->pool->flags & WEIR_POOL_TAG) == 0 ||
-           __builtin_memcmp(o->p + o->pool->size, &tag, TAG_BYTES) == 0;
 }
 
 /* What a freed object is filled with, so that it shows who writes to it. Freed ones of guard mode cannot be.
@@ -262,34 +306,77 @@ static size_t freed_offset(const struct pool_object* o) {
 
 /* ---- Reports. */
 
-static void report_caller(struct text* t, const char* what, const void* caller, int thread) {
+static struct debug_fault fault_of(const struct pool* pool, const void* p, const char* code,
+                                   const char* what) {
+    struct debug_fault f = {.code = code, .what = what, .p = p, .offset = SIZE_MAX};
+    __builtin_memcpy(f.name, pool->name, sizeof f.name);
+    return f;
+}
+
+static struct debug_fault object_fault(const struct pool_object* o, const char* code, const char* what) {
+    struct debug_fault f = fault_of(o->pool, o->p, code, what);
+    if ((o->pool->flags & WEIR_POOL_CALLER) == 0) return f;
+    f.alloc_caller = o->alloc_caller;
+    f.alloc_thread = o->alloc_thread;
+    f.free_caller = o->free_caller;
+    f.free_thread = o->free_thread;
+    return f;
+}
+
+static struct debug_fault overrun_fault(const struct pool_object* o) {
+    return object_fault(o, "pool-overrun", "written past its end, an object of pool ");
+}
+
+/* What was done to an object while it was free. */
+static struct debug_fault freed_fault(const struct pool_object* o) {
+    if ((o->pool->flags & WEIR_POOL_GUARD) != 0) return (struct debug_fault){.code = NULL};
+    size_t offset = freed_offset(o);
+    if (offset != o->pool->size) {
+        struct debug_fault f = object_fault(o, "pool-written", "a freed object was written to, of pool ");
+        f.offset = offset;
+        return f;
+    }
+    return tail_is_whole(o) ? (struct debug_fault){.code = NULL} : overrun_fault(o);
+}
+
+static void text_caller(struct text* t, const char* what, const void* caller, int thread) {
     text_string(t, what);
     text_hex(t, (uintptr_t)caller);
     text_string(t, " in thread ");
     text_number(t, (uint64_t)thread);
 }
 
-/* `o` is a copy: nothing is locked while something is said. */
-static void object_report(const struct pool_object* o, const char* code, const char* what, const char* of,
-                          const void* p, size_t offset, const char* call) {
+WEIR_FN void debug_report(const struct debug_fault* f, const char* call) {
     char line[320];
     struct text t = text_make(line, sizeof line - 1);
-    text_string(&t, what);
-    text_string(&t, of);
+    text_string(&t, f->what);
+    text_string(&t, f->name);
     text_char(&t, ' ');
-    text_hex(&t, (uintptr_t)p);
-    if (offset != SIZE_MAX) {
+    text_hex(&t, (uintptr_t)f->p);
+    if (f->offset != SIZE_MAX) {
         text_string(&t, " at offset ");
-        text_number(&t, offset);
+        text_number(&t, f->offset);
     }
     text_string(&t, " in ");
     text_string(&t, call);
-    if (o != NULL && (o->pool->flags & WEIR_POOL_CALLER) != 0) {
-        report_caller(&t, "; allocated by ", o->alloc_caller, o->alloc_thread);
-        if (o->free_caller != NULL) report_caller(&t, ", freed by ", o->free_caller, o->free_thread);
-    }
+    if (f->alloc_caller != NULL) text_caller(&t, "; allocated by ", f->alloc_caller, f->alloc_thread);
+    if (f->free_caller != NULL) text_caller(&t, ", freed by ", f->free_caller, f->free_thread);
     line[t.length] = '\0';
-    core_report_text(code, line);
+    core_report_text(f->code, line);
+}
+
+static const struct pool_object* object_live(const struct pool* pool) {
+    for (size_t i = 0; object_buckets != NULL && i < (size_t)1 << bucket_bits; i++)
+        for (const struct pool_object* o = object_buckets[i]; o != NULL; o = o->chain)
+            if (o->pool == pool && o->live) return o;
+    return NULL;
+}
+
+WEIR_FN void debug_holder(const struct pool* pool, char* line, size_t bytes) {
+    struct text t = text_make(line, bytes - 1);
+    const struct pool_object* o = (pool->flags & WEIR_POOL_CALLER) != 0 ? object_live(pool) : NULL;
+    if (o != NULL) text_caller(&t, "; one of them allocated by ", o->alloc_caller, o->alloc_thread);
+    line[t.length] = '\0';
 }
 
 /* ---- Calls. */
@@ -316,17 +403,16 @@ static void queue_put(struct pool* pool, struct pool_object* o) {
 }
 
 WEIR_FN void* debug_alloc(struct pool* pool, const void* caller) {
+    struct debug_fault fault = {.code = NULL};
     os_lock_take(&pools_lock);
-    struct pool_object written = {0};
-    size_t offset = 0;
     struct pool_object* o = queue_take(pool);
     if (o != NULL && !object_cover(o, true)) {
         queue_put(pool, o);
         o = NULL;
     } else if (o == NULL) {
         o = object_make(pool);
-    } else if ((offset = freed_offset(o)) != pool->size) {
-        written = *o;
+    } else {
+        fault = freed_fault(o);
     }
     char* p = o == NULL ? NULL : o->p;
     if (o != NULL) {
@@ -335,23 +421,25 @@ WEIR_FN void* debug_alloc(struct pool* pool, const void* caller) {
         o->alloc_thread = os_thread_id();
         o->free_caller = NULL;
         if ((pool->flags & WEIR_POOL_POISON) != 0) __builtin_memset(p, FILL_ALLOC, pool->size);
-        tag_write(o);
+        tail_write(o);
     }
     os_lock_give(&pools_lock);
-    if (written.pool != NULL)
-        object_report(&written, "pool-written", "a freed object was written to, of pool ", pool->name, p,
-                      offset, "weir_pool_alloc");
+    if (fault.code != NULL) debug_report(&fault, "weir_pool_alloc");
     return p;
+}
+
+static struct debug_fault free_fault(const struct pool_object* o, const struct pool* pool, const void* p) {
+    if (o == NULL) return fault_of(pool, p, "pool-foreign", "not an object of pool ");
+    if (!o->live) return object_fault(o, "pool-double-free", "already freed, an object of pool ");
+    if (o->pool != pool) return object_fault(o, "pool-wrong", "freed to another pool, an object of pool ");
+    return tail_is_whole(o) ? (struct debug_fault){.code = NULL} : overrun_fault(o);
 }
 
 WEIR_FN bool debug_free(struct pool* pool, void* p, const void* caller) {
     os_lock_take(&pools_lock);
     struct pool_object* o = object_find(p);
-    struct pool_object seen = {0};
-    if (o != NULL) seen = *o;
-    bool right = o != NULL && o->live && o->pool == pool;
-    bool whole = right && tag_is_whole(o);
-    if (whole) {
+    struct debug_fault fault = free_fault(o, pool, p);
+    if (fault.code == NULL) {
         o->live = false;
         o->free_caller = caller;
         o->free_thread = os_thread_id();
@@ -360,24 +448,18 @@ WEIR_FN bool debug_free(struct pool* pool, void* p, const void* caller) {
         queue_put(pool, o);
     }
     os_lock_give(&pools_lock);
-    if (whole) return true;
-    if (seen.pool == NULL)
-        object_report(NULL, "pool-foreign", "not an object of pool ", pool->name, p, SIZE_MAX,
-                      "weir_pool_free");
-    else if (!seen.live)
-        object_report(&seen, "pool-double-free", "already freed, an object of pool ", seen.pool->name, p,
-                      SIZE_MAX, "weir_pool_free");
-    else if (seen.pool != pool)
-        object_report(&seen, "pool-wrong", "freed to another pool, an object of pool ", seen.pool->name, p,
-                      SIZE_MAX, "weir_pool_free");
-    else
-        object_report(&seen, "pool-overrun", "written past its end, an object of pool ", pool->name, p,
-                      SIZE_MAX, "weir_pool_free");
-    return false;
+    if (fault.code != NULL) debug_report(&fault, "weir_pool_free");
+    return fault.code == NULL;
 }
 
-WEIR_FN void debug_empty(struct pool* pool, uint64_t keep) {
-    while (pool->freed_count > keep) object_drop(queue_take(pool));
+WEIR_FN bool debug_empty(struct pool* pool, uint64_t keep, struct debug_fault* fault) {
+    fault->code = NULL;
+    while (pool->freed_count > keep && fault->code == NULL) {
+        struct pool_object* o = queue_take(pool);
+        *fault = freed_fault(o);
+        object_drop(o);
+    }
+    return fault->code != NULL;
 }
 
 WEIR_FN bool debug_reserve(struct pool* pool, uint64_t objects) {

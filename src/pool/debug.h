@@ -20,15 +20,34 @@ enum {
 WEIR_FN void debug_configure(struct pool* pool);
 /* What an object takes, with what is put behind it. */
 WEIR_FN size_t debug_bytes(const struct pool* pool);
+
+/* What was done wrong, with copies of all that is said of it: nothing is locked while it is said. */
+struct debug_fault {
+    const char* code; /* NULL: nothing was */
+    const char* what;
+    const void* p;
+    size_t offset;            /* SIZE_MAX: none is said */
+    const void* alloc_caller; /* NULL: callers are not said */
+    const void* free_caller;
+    int alloc_thread;
+    int free_thread;
+    char name[POOL_NAME_BYTES];
+};
+WEIR_FN void debug_report(const struct debug_fault* fault, const char* call);
+
 /* NULL: no memory. */
 WEIR_FN void* debug_alloc(struct pool* pool, const void* caller);
 /* False: it was misuse, and nothing came back. */
 WEIR_FN bool debug_free(struct pool* pool, void* p, const void* caller);
 /* Whether this call is to fail. */
 WEIR_FN bool debug_fails(struct pool* pool);
-/* Give the freed objects back but for `keep`; under pools_lock. */
-WEIR_FN void debug_empty(struct pool* pool, uint64_t keep);
+/* Give the freed objects back but for `keep`; true: it stopped at one that was written to. Under pools_lock.
+ */
+WEIR_FN bool debug_empty(struct pool* pool, uint64_t keep, struct debug_fault* fault);
 /* Have as many freed ones as `objects`; false: no memory. Under pools_lock. */
 WEIR_FN bool debug_reserve(struct pool* pool, uint64_t objects);
+/* Who allocated one of the pool's objects that are out, as part of a report; no text where that is not known.
+ * Under pools_lock. */
+WEIR_FN void debug_holder(const struct pool* pool, char* line, size_t bytes);
 
 #endif

@@ -275,11 +275,22 @@ static void own_catch_up(void) {
     if (t != NULL) pool_thread_catch_up(t);
 }
 
+/* Give a debugged pool's freed objects back, and say what was done to them. Under pools_lock, which is not
+ * held while something is said. */
+static void freed_drop(struct pool* pool, uint64_t keep, const char* call) {
+    struct debug_fault fault;
+    while (debug_empty(pool, keep, &fault)) {
+        os_lock_give(&pools_lock);
+        debug_report(&fault, call);
+        os_lock_take(&pools_lock);
+    }
+}
+
 WEIR_FN void pool_flush(struct weir_pool* handle) {
     struct pool* pool = load_acquire(&handle->record);
     if (pool == NULL) return;
     os_lock_take(&pools_lock);
-    debug_empty(pool, 0);
+    freed_drop(pool, 0, "weir_pool_flush");
     storage_flush(pool->storage, 0);
     own_catch_up();
     os_lock_give(&pools_lock);
@@ -287,7 +298,9 @@ WEIR_FN void pool_flush(struct weir_pool* handle) {
 
 WEIR_FN void pool_gc(void) {
     os_lock_take(&pools_lock);
-    for (struct pool* pool = pools; pool != NULL; pool = pool->next) debug_empty(pool, pool->reserve);
+    /* A pool that ends while something is said leads on to those that were made after it. */
+    for (struct pool* pool = pools; pool != NULL; pool = pool->next)
+        freed_drop(pool, pool->reserve, "weir_pool_gc");
     for (struct storage* s = storage_first(); s != NULL; s = s->next)
         storage_flush(s, load_relaxed(&s->reserve));
     own_catch_up();
@@ -384,10 +397,12 @@ WEIR_FN int pool_destroy(struct weir_pool* handle) {
     struct pool* pool = load_relaxed(&handle->record);
     int64_t used = pool == NULL ? 0 : pool_used(pool);
     char name[POOL_NAME_BYTES];
+    char holder[80] = "";
     if (pool != NULL) __builtin_memcpy(name, pool->name, sizeof name);
+    if (used != 0) debug_holder(pool, holder, sizeof holder);
     if (pool != NULL && used == 0) {
         entries_end(pool);
-        debug_empty(pool, 0);
+        freed_drop(pool, 0, "weir_pool_destroy");
         store_relaxed(&pool->storage->reserve, load_relaxed(&pool->storage->reserve) - pool->reserve);
         storage_leave(pool->storage);
         pool_unlist(pool);
@@ -395,7 +410,7 @@ WEIR_FN int pool_destroy(struct weir_pool* handle) {
     }
     os_lock_give(&pools_lock);
     if (used != 0) {
-        core_say_busy(name, used);
+        core_say_busy(name, used, holder);
         return EBUSY;
     }
     if (handle->reserved == HANDLE_MADE) heap_free(handle, "weir_pool_destroy");

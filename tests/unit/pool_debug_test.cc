@@ -3,7 +3,10 @@
 //
 // SPDX-License-Identifier: Apache-2.0
 #include "pools.h"
+#include <algorithm>
+#include <cerrno>
 #include <csignal>
+#include <ctime>
 #include <functional>
 #include <regex>
 #include <thread>
@@ -116,6 +119,74 @@ TEST(PoolDebug, TagFindsAnOverrun) {
                       "written past its end, an object of pool watched 0xP in weir_pool_free");
 }
 
+// What a call drops was free, and is looked at as what is given out again.
+TEST(PoolDebug, WhatIsDroppedIsLookedAt) {
+    struct Drop {
+        const char* call;
+        void (*drop)(weir_pool*);
+    };
+    static const Drop drops[] = {{"weir_pool_flush", weir_pool_flush},
+                                 {"weir_pool_gc", [](weir_pool*) { weir_pool_gc(); }},
+                                 {"weir_pool_destroy", [](weir_pool* pool) { weir_pool_destroy(pool); }}};
+    for (const Drop& drop : drops) {
+        auto dropped = [&](unsigned flags, size_t offset) {
+            return in_child([=] {
+                weir_pool* pool = pool_of(flags);
+                unsigned char* all[3];
+                for (unsigned char*& p : all) p = static_cast<unsigned char*>(weir_pool_alloc(pool));
+                for (unsigned char* p : all) weir_pool_free(pool, p);
+                all[1][offset] ^= 1;
+                drop.drop(pool);
+            });
+        };
+        expect_report(dropped(WEIR_POOL_INTEGRITY, 99), "pool-written",
+                      std::string("a freed object was written to, of pool watched 0xP at offset 99 in ") +
+                          drop.call);
+        expect_report(dropped(WEIR_POOL_TAG, 100), "pool-overrun",
+                      std::string("written past its end, an object of pool watched 0xP in ") + drop.call);
+    }
+    Ended ended = in_child([] { // each is said, and all go
+        ASSERT_TRUE(core_options_parse("on_error=report"));
+        weir_pool* pool = pool_of(WEIR_POOL_INTEGRITY);
+        unsigned char* all[3];
+        for (unsigned char*& p : all) p = static_cast<unsigned char*>(weir_pool_alloc(pool));
+        for (unsigned char* p : all) weir_pool_free(pool, p);
+        for (unsigned char* p : all) p[1]++;
+        EXPECT_EQ(weir_pool_destroy(pool), 0);
+    });
+    EXPECT_TRUE(ended.fine());
+    EXPECT_EQ(std::count(ended.printed.begin(), ended.printed.end(), '\n'), 3);
+}
+
+TEST(PoolDebug, ATagThatIsWrittenAfterTheFreeIsFound) {
+    expect_report(in_child([] {
+                      weir_pool* pool = pool_of(WEIR_POOL_TAG);
+                      auto* p = static_cast<unsigned char*>(weir_pool_alloc(pool));
+                      weir_pool_free(pool, p);
+                      p[103] ^= 1;
+                      weir_pool_alloc(pool);
+                  }),
+                  "pool-overrun", "written past its end, an object of pool watched 0xP in weir_pool_alloc");
+}
+
+TEST(PoolDebug, DestroyNamesWhoAllocatedWhatIsOut) {
+    Ended ended = in_child([] {
+        weir_pool* pool = pool_of(WEIR_POOL_CALLER);
+        void* p = weir_pool_alloc(pool);
+        void* other = weir_pool_alloc(weir_pool_create("other", 100, 0, WEIR_POOL_TAG));
+        weir_pool_free(pool, weir_pool_alloc(pool));
+        EXPECT_EQ(weir_pool_destroy(pool), EBUSY);
+        weir_pool_free(pool, p);
+        EXPECT_EQ(weir_pool_destroy(pool), 0);
+        EXPECT_NE(other, nullptr);
+    });
+    EXPECT_TRUE(ended.fine());
+    EXPECT_EQ(
+        plain(ended),
+        "weir: pool-busy: pool watched has 1 objects in use in weir_pool_destroy; one of them allocated "
+        "by 0xP in thread T; see docs/errors/pool-busy.md\n");
+}
+
 TEST(PoolDebug, EachModeFindsObjectsThatAreFreedTwiceOrElsewhere) {
     for (unsigned flags : all_modes) {
         expect_report(in_child([=] {
@@ -213,6 +284,53 @@ TEST_UNSANITIZED(PoolDebug, GuardFaultsAtUseAfterFreeAndPastTheEnd) {
         EXPECT_TRUE(use_with(0, true));
         EXPECT_TRUE(use_with(size - 1, true));
     }
+}
+
+// To the byte where the alignment allows it; what that leaves is looked at when the object is freed.
+TEST_UNSANITIZED(PoolDebug, GuardFindsEachByteBehindAnObject) {
+    for (size_t size = 96; size <= 112; size += 4)
+        EXPECT_TRUE(faults([=] {
+            weir_pool* pool = weir_pool_create("watched", size, size % 8 == 0 ? 8 : 4, WEIR_POOL_GUARD);
+            auto* p = static_cast<volatile char*>(weir_pool_alloc(pool));
+            p[size - 1] = 1;
+            weir_pool_free(pool, const_cast<char*>(p));
+            p = static_cast<volatile char*>(weir_pool_alloc(pool));
+            p[size] = 1;
+        })) << size;
+    for (unsigned flags : {WEIR_POOL_GUARD, WEIR_POOL_GUARD | WEIR_POOL_TAG})
+        for (size_t offset : {100u, 111u})
+            expect_report(in_child([=] {
+                              weir_pool* pool = pool_of(flags);
+                              auto* p = static_cast<char*>(weir_pool_alloc(pool));
+                              p[offset]++;
+                              weir_pool_free(pool, p);
+                          }),
+                          "pool-overrun",
+                          "written past its end, an object of pool watched 0xP in weir_pool_free");
+    EXPECT_TRUE(faults([] { // more than a page
+        weir_pool* pool = weir_pool_create("watched", 8192, 65536, WEIR_POOL_GUARD);
+        auto* p = static_cast<volatile char*>(weir_pool_alloc(pool));
+        if (reinterpret_cast<uintptr_t>(p) % 65536 == 0) p[8192] = 1;
+    }));
+}
+
+// With half a million objects each is found as fast as among few.
+TEST_UNSANITIZED(PoolDebug, ManyObjectsAreFoundFast) {
+    EXPECT_FINE(in_child([] {
+        weir_pool* pool = pool_of(WEIR_POOL_TAG, 24);
+        auto pair_ns = [=](size_t count) {
+            std::vector<void*> all(count);
+            for (void*& p : all) p = weir_pool_alloc(pool);
+            timespec begun;
+            timespec ended;
+            clock_gettime(CLOCK_THREAD_CPUTIME_ID, &begun);
+            for (void* p : all) weir_pool_free(pool, p);
+            clock_gettime(CLOCK_THREAD_CPUTIME_ID, &ended);
+            return ((ended.tv_sec - begun.tv_sec) * 1e9 + (ended.tv_nsec - begun.tv_nsec)) / count;
+        };
+        double few = pair_ns(20000);
+        EXPECT_LT(pair_ns(500000), 4 * few);
+    }));
 }
 
 TEST(PoolDebug, GuardedObjectsComeBackZeroedAndRight) {
