@@ -136,12 +136,12 @@ void memory_idle(void) { weir_thread_idle(); }
 size_t memory_json(char* text, size_t size) {
     size_t at = (size_t)snprintf(text, size, "[");
     struct weir_pool_stats s = {.struct_size = sizeof s};
-    for (unsigned i = 0; at < size && weir_pool_stats_at(i, &s) == 0; i++)
+    while (at < size && weir_pool_stats_next(s.number, &s) == 0)
         at += (size_t)snprintf(
             text + at, size - at,
             "%s{\"name\":\"%s\",\"object_bytes\":%ju,\"used\":%ju,\"held\":%ju,\"failed\":%ju,\"limit\":%ju,"
             "\"storage\":%ju,\"allocated\":%ju,\"cached\":%ju,\"shared\":%ju,\"needed\":%ju}",
-            i == 0 ? "" : ",", s.name, (uintmax_t)s.object_bytes, (uintmax_t)s.used, (uintmax_t)s.held,
+            at == 1 ? "" : ",", s.name, (uintmax_t)s.object_bytes, (uintmax_t)s.used, (uintmax_t)s.held,
             (uintmax_t)s.failed, (uintmax_t)s.limit, (uintmax_t)s.storage, (uintmax_t)s.allocated,
             (uintmax_t)s.cached, (uintmax_t)s.shared, (uintmax_t)s.needed);
     if (at < size) at += (size_t)snprintf(text + at, size - at, "]");

@@ -112,6 +112,7 @@ struct weir_pool_stats {
     uint32_t struct_size; /**< set by the caller: sizeof(struct weir_pool_stats) */
     uint32_t flags;       /**< as the pool was made, options included */
     char name[32];
+    uint64_t number;       /**< counts the pools that were made, from 1 */
     uint64_t object_bytes; /**< as asked for */
     uint64_t block_bytes;  /**< what an object takes in the heap */
     uint64_t used;         /**< objects of this pool in the program's hands */
@@ -130,9 +131,14 @@ struct weir_pool_stats {
 
 /** Fill in *stats. Returns 0, or EINVAL when struct_size is none that the library knows. */
 int weir_pool_stats_get(struct weir_pool* pool, struct weir_pool_stats* stats);
-/** The figures of pool number `index`, in the order in which they were made. Returns 0, ENOENT past the last
- * one, or EINVAL as above. */
-int weir_pool_stats_at(unsigned index, struct weir_pool_stats* stats);
+/** The figures of the first pool that was made after the one of number `after`; 0: of the first. Whatever
+ * ends in between, this meets each other pool once:
+ *
+ *      struct weir_pool_stats s = {sizeof s};
+ *      while (weir_pool_stats_next(s.number, &s) == 0) ...
+ *
+ *  Returns 0, ENOENT past the last one, or EINVAL as above. */
+int weir_pool_stats_next(uint64_t after, struct weir_pool_stats* stats);
 
 /** What the macros below call when the thread's cache cannot serve them. */
 void* weir_pool_alloc_slow(struct weir_pool* pool, struct weir_pool_cache* cache);

@@ -70,6 +70,6 @@ WEIR_EXPORT void weir_pool_gc(void) { pool_gc(); }
 WEIR_EXPORT int weir_pool_stats_get(struct weir_pool* pool, struct weir_pool_stats* stats) {
     return pool_stats(pool, stats);
 }
-WEIR_EXPORT int weir_pool_stats_at(unsigned index, struct weir_pool_stats* stats) {
-    return pool_stats_at(index, stats);
+WEIR_EXPORT int weir_pool_stats_next(uint64_t after, struct weir_pool_stats* stats) {
+    return pool_stats_next(after, stats);
 }

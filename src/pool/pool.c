@@ -16,9 +16,11 @@
 /* Sync: pools_lock. */
 static struct pool* pools;
 static struct pool* pools_last;
+static struct pool* pools_seen;  /* where a look at one after the other has come to; NULL: nowhere */
 static struct pool* pools_spare; /* their numbers are used again */
 static uint32_t pool_count;
 static uint64_t pools_made;
+static uint64_t pools_looks; /* at figures */
 
 WEIR_VAR void (*pool_tick_hook)(void);
 
@@ -57,6 +59,7 @@ static void pool_unlist(struct pool* pool) {
     else
         before->next = pool->next;
     if (pools_last == pool) pools_last = before;
+    if (pools_seen == pool) pools_seen = before;
     pool->spare_next = pools_spare;
     pools_spare = pool;
 }
@@ -74,7 +77,7 @@ static struct pool* pool_make(struct weir_pool* handle) {
     name_copy(pool->name, handle->name);
     debug_configure(pool);
     uint32_t own = (pool->slow & POOL_DEBUGGED) != 0 ? WEIR_POOL_NO_MERGE : 0u;
-    pool->storage = storage_get(debug_bytes(pool), pool->align, pool->flags | own);
+    pool->storage = storage_join(pool, debug_bytes(pool), pool->flags | own);
     if (pool->storage == NULL) {
         pool->spare_next = pools_spare;
         pools_spare = pool;
@@ -314,15 +317,22 @@ static int64_t pool_used(const struct pool* pool) {
     return entries_sum(pool).net + pool->folded + load_relaxed(&pool->direct);
 }
 
-/* What a storage's pools cache, or of all storages: a look at each pool once. Under pools_lock. */
-static void storage_gather(const struct storage* only) {
-    for (struct storage* s = storage_first(); s != NULL; s = s->next) {
-        if (only != NULL && s != only) continue;
-        s->shared = storage_shared(s);
-        s->filled = 0;
-    }
-    for (const struct pool* p = pools; p != NULL; p = p->next)
-        if (only == NULL || p->storage == only) p->storage->filled += entries_sum(p).fill + p->freed_count;
+/* The first pool that was made after number `after`. Under pools_lock. */
+static struct pool* pool_after(uint64_t after) {
+    struct pool* pool = pools_seen != NULL && pools_seen->number <= after ? pools_seen : pools;
+    while (pool != NULL && pool->number <= after) pool = pool->next;
+    if (pool != NULL) pools_seen = pool;
+    return pool;
+}
+
+/* What the pools of a storage cache: each is looked at once in a look. Under pools_lock. */
+static void storage_gather(struct storage* s, uint64_t look) {
+    if (s->gathered == look) return;
+    s->gathered = look;
+    s->shared = storage_shared(s);
+    s->filled = 0;
+    for (const struct pool* p = s->pools; p != NULL; p = p->sharing)
+        s->filled += entries_sum(p).fill + p->freed_count;
 }
 
 /* After a gathering. What moves during the call may leave fewer than none in use. */
@@ -333,6 +343,7 @@ static void stats_fill_pool(const struct pool* pool, struct weir_pool_stats* out
     *out = (struct weir_pool_stats){
         .struct_size = sizeof *out,
         .flags = pool->flags,
+        .number = pool->number,
         .object_bytes = pool->size,
         .block_bytes = s->block_bytes,
         .used = used > 0 ? (uint64_t)used : 0,
@@ -355,7 +366,7 @@ static int stats_give(const struct pool* pool, struct weir_pool_stats* out) {
     uint32_t size = out->struct_size;
     if (size < 2 * sizeof(uint32_t) || size > sizeof all) return EINVAL;
     threads_reclaim();
-    storage_gather(pool->storage);
+    storage_gather(pool->storage, ++pools_looks);
     stats_fill_pool(pool, &all);
     __builtin_memcpy(out, &all, size);
     out->struct_size = size;
@@ -371,20 +382,19 @@ WEIR_FN int pool_stats(struct weir_pool* handle, struct weir_pool_stats* out) {
     return error;
 }
 
-WEIR_FN int pool_stats_at(unsigned index, struct weir_pool_stats* out) {
+WEIR_FN int pool_stats_next(uint64_t after, struct weir_pool_stats* out) {
     os_lock_take(&pools_lock);
-    const struct pool* pool = pools;
-    for (; pool != NULL && index != 0; index--) pool = pool->next;
+    const struct pool* pool = pool_after(after);
     int error = pool == NULL ? ENOENT : stats_give(pool, out);
     os_lock_give(&pools_lock);
     return error;
 }
 
 WEIR_FN uint64_t pool_visit(uint64_t after, pool_visitor* visit, void* context) {
-    storage_gather(NULL);
-    for (const struct pool* pool = pools; pool != NULL; pool = pool->next) {
-        if (pool->number <= after) continue;
+    uint64_t look = ++pools_looks;
+    for (const struct pool* pool = pool_after(after); pool != NULL; pool = pool->next) {
         struct weir_pool_stats figures;
+        storage_gather(pool->storage, look);
         stats_fill_pool(pool, &figures);
         if (!visit(pool, &figures, context)) break;
     }
@@ -403,8 +413,7 @@ WEIR_FN int pool_destroy(struct weir_pool* handle) {
     if (pool != NULL && used == 0) {
         entries_end(pool);
         freed_drop(pool, 0, "weir_pool_destroy");
-        store_relaxed(&pool->storage->reserve, load_relaxed(&pool->storage->reserve) - pool->reserve);
-        storage_leave(pool->storage);
+        storage_leave(pool);
         pool_unlist(pool);
         store_release(&handle->record, NULL);
     }

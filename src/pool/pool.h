@@ -26,7 +26,8 @@ enum { POOL_NAME_BYTES = 32, TICK_CALLS = 16 };
  *
  *  Invariant when nobody is at work: allocated == used by its pools + in threads' magazines + in `full`.
  *  Sync: atomics where said; the rest pools_lock, but for what is only written before the storage is on the
- *  list. Records are never freed: one without users waits for the next pool of its kind. */
+ *  list. Records are never freed: one without users waits for the next pool of its kind, or one without
+ *  objects as well for one whose magazines hold as many. */
 struct storage {
     struct storage* next; /* of all; Sync: written once, release on the list's head publishes */
     size_t bytes;         /* asked of the heap for an object */
@@ -45,8 +46,10 @@ struct storage {
     uint64_t peak;          /* Sync: relaxed; the most that was allocated since the last look */
     uint32_t epoch;         /* Sync: atomic; counts flushes */
     uint64_t allocated;     /* Sync: relaxed atomic */
-    uint64_t shared;        /* of the last look at figures: objects in `full`, */
-    uint64_t filled;        /* and in its pools' caches */
+    struct pool* pools;
+    uint64_t gathered; /* number of the last look at figures that came by; what it found: */
+    uint64_t shared;   /* objects in `full`, */
+    uint64_t filled;   /* and in its pools' caches */
     struct tier* full;
     struct tier* empty;
     struct magazine* shelf; /* Sync: atomic; of empty ones */
@@ -60,7 +63,8 @@ enum { POOL_LIMITED = 1u, POOL_UNCACHED = 2u, POOL_DEBUGGED = 4u, POOL_FAILING =
 struct pool {
     struct weir_pool* handle;
     struct storage* storage;
-    struct pool* next; /* of all, in the order of making */
+    struct pool* next;    /* of all, in the order of making */
+    struct pool* sharing; /* of those with this one's storage */
     struct pool* spare_next;
     uint64_t number; /* counts all that were made, from 1; an id is used again */
     uint32_t id;
@@ -140,9 +144,9 @@ WEIR_VAR_DECL const struct pool_flag pool_flags[POOL_FLAG_COUNT];
 struct pool_entry;
 
 /* ---- storage.c */
-/* The storage for such objects, with one user more; under pools_lock. NULL: no memory. */
-WEIR_FN struct storage* storage_get(size_t size, size_t align, uint32_t flags);
-WEIR_FN void storage_leave(struct storage* s);
+/* The storage for such objects, with `pool` as one user more; under pools_lock. NULL: no memory. */
+WEIR_FN struct storage* storage_join(struct pool* pool, size_t size, uint32_t flags);
+WEIR_FN void storage_leave(struct pool* pool);
 WEIR_FN struct storage* storage_first(void);
 /* An empty magazine; NULL: no memory. */
 WEIR_FN struct magazine* storage_magazine(struct storage* s, struct tier_place* at);
@@ -209,7 +213,7 @@ WEIR_FN int pool_reserve(struct weir_pool* handle, size_t objects);
 WEIR_FN void pool_flush(struct weir_pool* handle);
 WEIR_FN void pool_gc(void);
 WEIR_FN int pool_stats(struct weir_pool* handle, struct weir_pool_stats* out);
-WEIR_FN int pool_stats_at(unsigned index, struct weir_pool_stats* out);
+WEIR_FN int pool_stats_next(uint64_t after, struct weir_pool_stats* out);
 /* Call `visit` for the pools that were made after number `after`, in the order of making, until it says
  * false. Returns how many were ever made. Under pools_lock. */
 typedef bool pool_visitor(const struct pool* pool, const struct weir_pool_stats* figures, void* context);

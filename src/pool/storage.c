@@ -65,42 +65,69 @@ static bool storage_serves(const struct storage* s, size_t size, size_t align, s
     return flags == 0 || (s->bytes == size && s->align == align);
 }
 
-static struct storage* storage_make(size_t size, size_t align, size_t block_bytes, uint32_t flags) {
+/* What tells one kind from another. Nobody uses it meanwhile. */
+static void storage_shape(struct storage* s, size_t size, size_t align, size_t block_bytes, uint32_t flags) {
+    s->bytes = flags == 0 ? block_bytes : size;
+    s->align = align;
+    s->block_bytes = block_bytes;
+    s->flags = flags;
+    s->single = storage_is_single(block_bytes);
+    s->id = storage_count++;
+}
+
+static struct storage* storage_make(uint32_t capacity) {
     struct storage* s = span_meta_alloc(sizeof *s);
     if (s == NULL) return NULL;
-    uint32_t capacity = storage_capacity(block_bytes);
     *s = (struct storage){.next = storages,
-                          .bytes = flags == 0 ? block_bytes : size,
-                          .align = align,
-                          .block_bytes = block_bytes,
-                          .flags = flags,
                           .capacity = capacity,
                           .spares = SPARES_BYTES / magazine_bytes(capacity),
-                          .single = storage_is_single(block_bytes),
                           .lone = capacity <= LONE_CAPACITY,
-                          .id = storage_count,
                           .full = tier_make(capacity <= LONE_CAPACITY ? LONE_SLOTS : FULL_SLOTS),
                           .empty = tier_make(EMPTY_SLOTS)};
     if (s->full == NULL || s->empty == NULL) return NULL;
-    storage_count++;
     store_release(&storages, s); /* publishes the record, to storage_first */
     return s;
 }
 
-WEIR_FN struct storage* storage_get(size_t size, size_t align, uint32_t flags) {
-    flags &= WEIR_POOL_EXACT | WEIR_POOL_NO_MERGE;
-    size_t block_bytes = storage_block_bytes(size, align);
+/* A record that nobody has any more, whose magazines hold as many: those that wait in it fit. Who empties it
+ * without the lock counts out its objects last, and goes on with its empty magazines alone. */
+static struct storage* storage_left(uint32_t capacity) {
     struct storage* s = storages;
-    while (s != NULL && !storage_serves(s, size, align, block_bytes, flags)) s = s->next;
-    if (s == NULL) s = storage_make(size, align, block_bytes, flags);
-    if (s != NULL) s->users++;
+    while (s != NULL && (s->capacity != capacity || s->users != 0 || load_relaxed(&s->allocated) != 0))
+        s = s->next;
+    if (s != NULL) store_relaxed(&s->peak, (uint64_t)0);
     return s;
 }
 
-WEIR_FN void storage_leave(struct storage* s) {
+static struct storage* storage_get(size_t size, size_t align, uint32_t flags) {
+    size_t block_bytes = storage_block_bytes(size, align);
+    struct storage* s = storages;
+    while (s != NULL && !storage_serves(s, size, align, block_bytes, flags)) s = s->next;
+    if (s != NULL) return s;
+    uint32_t capacity = storage_capacity(block_bytes);
+    s = storage_left(capacity);
+    if (s == NULL) s = storage_make(capacity);
+    if (s != NULL) storage_shape(s, size, align, block_bytes, flags);
+    return s;
+}
+
+WEIR_FN struct storage* storage_join(struct pool* pool, size_t size, uint32_t flags) {
+    struct storage* s = storage_get(size, pool->align, flags & (WEIR_POOL_EXACT | WEIR_POOL_NO_MERGE));
+    if (s == NULL) return NULL;
+    s->users++;
+    pool->sharing = s->pools;
+    s->pools = pool;
+    return s;
+}
+
+WEIR_FN void storage_leave(struct pool* pool) {
+    struct storage* s = pool->storage;
     weir_assert(s->users != 0);
+    struct pool** link = &s->pools;
+    while (*link != pool) link = &(*link)->sharing;
+    *link = pool->sharing;
+    store_relaxed(&s->reserve, load_relaxed(&s->reserve) - pool->reserve);
     if (--s->users != 0) return;
-    store_relaxed(&s->reserve, (uint64_t)0);
     storage_empty(s, 0);
     store_relaxed(&s->needed, (uint64_t)0);
 }

@@ -19,7 +19,7 @@
 #pragma weak weir_pool_flush
 #pragma weak weir_pool_gc
 #pragma weak weir_pool_stats_get
-#pragma weak weir_pool_stats_at
+#pragma weak weir_pool_stats_next
 #pragma weak weir_pool_alloc_slow
 #pragma weak weir_pool_free_slow
 #pragma weak weir_thread_idle
@@ -192,7 +192,7 @@ static void test_functions(void) {
     EXPECT_EQ(errno, 77);
     unsigned seen = 0;
     struct weir_pool_stats s = {.struct_size = sizeof s};
-    for (unsigned i = 0; weir_pool_stats_at(i, &s) == 0; i++)
+    while (weir_pool_stats_next(s.number, &s) == 0)
         seen += strcmp(s.name, "buffers") == 0 || strcmp(s.name, "connections") == 0 ||
                 strcmp(s.name, "functions") == 0;
     EXPECT_EQ(seen, 3);

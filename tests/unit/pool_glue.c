@@ -44,7 +44,9 @@ void weir_pool_gc(void) { pool_gc(); }
 int weir_pool_stats_get(struct weir_pool* pool, struct weir_pool_stats* stats) {
     return pool_stats(pool, stats);
 }
-int weir_pool_stats_at(unsigned index, struct weir_pool_stats* stats) { return pool_stats_at(index, stats); }
+int weir_pool_stats_next(uint64_t after, struct weir_pool_stats* stats) {
+    return pool_stats_next(after, stats);
+}
 
 uint32_t unit_pool_tick_calls(void) { return TICK_CALLS; }
 uint64_t unit_pool_tick(void) {

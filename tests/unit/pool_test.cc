@@ -322,25 +322,81 @@ TEST(Pool, AsManyAsThereAreNumbers) {
     }));
 }
 
+// Records of one size serve another, so that pools that come and go take no memory.
+TEST(Pool, PoolsOfEverySizeThatComeAndGoTakeNoMore) {
+    EXPECT_FINE(in_child([] {
+        unit_figures before;
+        unit_figures after;
+        unit_census(&before);
+        for (size_t size = 24; size < 80000; size += 40) {
+            weir_pool* pool = weir_pool_create("one", size, 0, WEIR_POOL_EXACT);
+            ASSERT_NE(pool, nullptr);
+            EXPECT_EQ(stats(pool).needed, 0u);
+            Objects objects(pool, size);
+            for (unsigned i = 0; i < 10; i++) objects.alloc();
+            EXPECT_EQ(stats(pool).object_bytes, size);
+            EXPECT_EQ(stats(pool).users, 1u);
+            objects.free_all();
+            expect_conserved(pool, 0);
+            ASSERT_EQ(weir_pool_destroy(pool), 0);
+        }
+        unit_census(&after);
+        EXPECT_LE(after.meta_bytes, before.meta_bytes + 2 * MIB);
+    }));
+}
+
+std::string names_after(uint64_t after) {
+    std::string names;
+    weir_pool_stats s = {};
+    s.struct_size = sizeof s;
+    s.number = after;
+    while (weir_pool_stats_next(s.number, &s) == 0) names += s.name;
+    return names;
+}
+
 TEST(Pool, FiguresOfAllByNumber) {
     EXPECT_FINE(in_child([] {
         weir_pool* a = weir_pool_create("a name that is longer than what is kept", 64, 0, 0);
         weir_pool* b = weir_pool_create("b", 200, 64, WEIR_POOL_ZERO);
         weir_pool_stats s = {};
         s.struct_size = sizeof s;
-        EXPECT_EQ(weir_pool_stats_at(0, &s), 0);
+        EXPECT_EQ(weir_pool_stats_next(0, &s), 0);
         EXPECT_STREQ(s.name, "a name that is longer than what");
-        EXPECT_EQ(weir_pool_stats_at(1, &s), 0);
+        EXPECT_EQ(s.number, 1u);
+        EXPECT_EQ(weir_pool_stats_next(1, &s), 0);
         EXPECT_STREQ(s.name, "b");
+        EXPECT_EQ(s.number, 2u);
         EXPECT_EQ(s.object_bytes, 200u);
         EXPECT_EQ(s.block_bytes, 256u);
         EXPECT_EQ(s.flags, WEIR_POOL_ZERO);
-        EXPECT_EQ(weir_pool_stats_at(2, &s), ENOENT);
+        EXPECT_EQ(weir_pool_stats_next(2, &s), ENOENT);
         weir_pool_destroy(a);
-        EXPECT_EQ(weir_pool_stats_at(0, &s), 0);
-        EXPECT_STREQ(s.name, "b");
+        EXPECT_EQ(names_after(0), "b");
         weir_pool_destroy(b);
-        EXPECT_EQ(weir_pool_stats_at(0, &s), ENOENT);
+        EXPECT_EQ(weir_pool_stats_next(0, &s), ENOENT);
+    }));
+}
+
+// What ends between two calls is left out, and nothing else.
+TEST(Pool, NoPoolIsPassedOverWhereOthersEnd) {
+    EXPECT_FINE(in_child([] {
+        std::vector<weir_pool*> pools;
+        for (const char* name : {"a", "b", "c", "d", "e"}) pools.push_back(weir_pool_create(name, 64, 0, 0));
+        weir_pool_stats s = {};
+        s.struct_size = sizeof s;
+        std::string names;
+        while (weir_pool_stats_next(s.number, &s) == 0) {
+            names += s.name;
+            if (names == "ab") weir_pool_destroy(pools[0]);
+            if (names != "abc") continue;
+            weir_pool_destroy(pools[2]);
+            weir_pool_destroy(pools[3]);
+            weir_pool_create("f", 64, 0, 0); // in one of their records
+        }
+        EXPECT_EQ(names, "abcef");
+        EXPECT_EQ(names_after(0), "bef");
+        EXPECT_EQ(names_after(4), "ef");
+        EXPECT_EQ(names_after(0), "bef");
     }));
 }
 
@@ -375,7 +431,7 @@ TEST(Pool, AVisitGoesOnWhereOneStopped) {
         for (unsigned i = 0; i < 4; i++) {
             weir_pool_stats s = {};
             s.struct_size = sizeof s;
-            EXPECT_EQ(weir_pool_stats_at(i + 1, &s), 0);
+            EXPECT_EQ(weir_pool_stats_next(rows[i].number - 1, &s), 0);
             EXPECT_EQ(memcmp(&s, &rows[i].figures, sizeof s), 0) << i;
         }
         EXPECT_EQ(rows[0].figures.allocated, 7 + rows[0].figures.cached);

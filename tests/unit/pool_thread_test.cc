@@ -328,6 +328,36 @@ TEST(PoolThreads, DestroyTakesWhatOtherThreadsCache) {
     }));
 }
 
+// Records that serve pools of one size after the other, while somebody who has no memory empties them.
+TEST(PoolThreads, RecordsThatServeOthersMayBeEmptiedMeanwhile) {
+    EXPECT_FINE(in_child([] {
+        weir_pool* poor = weir_pool_create("poor", size_t{1} << 46, 0, 0);
+        std::atomic<bool> stop{false};
+        std::thread emptier([&] {
+            while (!stop) EXPECT_EQ(weir_pool_alloc(poor), nullptr);
+            unit_detach();
+        });
+        in_threads(2, [](unsigned number) {
+            for (unsigned i = 0; i < unit_rounds(1500); i++) {
+                size_t size = 24 + (i * 2 + number) % 150 * 8;
+                weir_pool* pool = weir_pool_create("one", size, 0, WEIR_POOL_EXACT);
+                Objects objects(pool, size);
+                for (unsigned k = 0; k < 300; k++) objects.alloc();
+                objects.free_all();
+                EXPECT_EQ(weir_pool_destroy(pool), 0);
+            }
+        });
+        stop = true;
+        emptier.join();
+        weir_pool* last = weir_pool_create("last", 1000, 0, WEIR_POOL_EXACT);
+        expect_conserved(last, 0);
+        Objects objects(last, 1000);
+        for (unsigned k = 0; k < 1000; k++) objects.alloc();
+        expect_conserved(last, 1000);
+        EXPECT_GE(unit_check_slabs(), 0);
+    }));
+}
+
 TEST(PoolThreads, LimitIsExactAmongThreads) {
     EXPECT_FINE(in_child([] {
         weir_pool* pool = weir_pool_create("limited", 64, 0, 0);
