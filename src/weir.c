@@ -18,6 +18,7 @@
 #include "os/linux/fault.c"
 #include "os/linux/unwind.c"
 #include "os/linux/stack.c"
+#include "os/linux/tsan.c"
 #include "core/options.c"
 #include "core/report.c"
 #include "page/huge.c"

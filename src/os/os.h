@@ -185,6 +185,16 @@ WEIR_FN void os_helper_join(void);
 /* In the child of fork: there is none. */
 WEIR_FN void os_helper_fork_child(void);
 
+/* ---- ThreadSanitizer.
+ *
+ * Whether its runtime is in the process and does not see what this library does: its calls of clone, which
+ * the runtime intercepts for threads that it knows, and how memory goes from one thread to another. */
+WEIR_FN bool os_tsan_is_blind(void);
+/* Where it is: what the calling thread did comes before what the one does that acquires any of these bytes.
+ */
+WEIR_FN void os_tsan_release(void* p, size_t bytes);
+WEIR_FN void os_tsan_acquire(void* p, size_t bytes);
+
 /* ---- Word that memory is short. Called in the helper, but for os_pressure_wake.
  *
  * Watched is what $MEMORY_PRESSURE_WATCH names (systemd's protocol; /dev/null: nothing) or, without it, the

@@ -95,6 +95,7 @@ static bool region_enter(struct region* r, void* base, size_t bytes) {
 static uint64_t region_probe(void) {
     uint64_t limit = os_address_space_limit();
     if (limit != UINT64_MAX) return align_down(limit / 8, REGION_GRANULE);
+    if (os_tsan_is_blind()) return 64 * GIB; /* its runtime wants all mappings in the uppermost 1.5 TiB */
     uint64_t before = os_clock_ns();
     void* probe = os_reserve(GIB, os_page_bytes());
     if (probe != NULL) os_unmap(probe, GIB);

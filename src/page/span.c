@@ -660,6 +660,13 @@ WEIR_FN uint64_t span_window(void) {
     return low;
 }
 
+/* Not by memset: ThreadSanitizer in the program would take it for the calling thread's use of what others
+ * had.
+ */
+static void meta_zero(uint64_t* p, size_t bytes) {
+    for (size_t i = 0; i < bytes / sizeof *p; i++) store_relaxed(&p[i], (uint64_t)0);
+}
+
 WEIR_FN void* span_meta_alloc(size_t bytes) {
     bytes = align_up(bytes, 64);
     span_lock();
@@ -668,7 +675,7 @@ WEIR_FN void* span_meta_alloc(size_t bytes) {
         size_t slices = align_up(bytes, SLICE_BYTES) >> SLICE_SHIFT;
         struct slice* s = block_alloc_locked(slices, 1, &zeroed);
         char* p = s == NULL ? NULL : (char*)slice_address(s);
-        if (s != NULL && !zeroed) __builtin_memset(p, 0, slices << SLICE_SHIFT);
+        if (s != NULL && !zeroed) meta_zero((uint64_t*)(void*)p, slices << SLICE_SHIFT);
         span_totals.meta_unused = 0; /* first, here and below: a fork's child may find it half done */
         __atomic_signal_fence(__ATOMIC_SEQ_CST);
         meta_next = p;

@@ -118,7 +118,7 @@ static void option_apply(struct pool* pool) {
 
 WEIR_FN void debug_configure(struct pool* pool) {
     option_apply(pool);
-    if ((pool->flags & POOL_WATCHED) != 0) pool->slow |= POOL_DEBUGGED;
+    if ((pool->flags & POOL_WATCHED) != 0 || os_tsan_is_blind()) pool->slow |= POOL_DEBUGGED;
     if ((pool->flags & WEIR_POOL_NO_CACHE) != 0) pool->slow |= POOL_UNCACHED;
     if (pool->fail_percent != 0) pool->slow |= POOL_FAILING;
 }
@@ -402,20 +402,21 @@ static void queue_put(struct pool* pool, struct pool_object* o) {
     pool->freed_count++;
 }
 
-WEIR_FN void* debug_alloc(struct pool* pool, const void* caller) {
+WEIR_FN void* debug_alloc(struct pool* pool, bool cached_only, const void* caller) {
     struct debug_fault fault = {.code = NULL};
     os_lock_take(&pools_lock);
     struct pool_object* o = queue_take(pool);
     if (o != NULL && !object_cover(o, true)) {
         queue_put(pool, o);
         o = NULL;
-    } else if (o == NULL) {
-        o = object_make(pool);
-    } else {
+    } else if (o != NULL) {
         fault = freed_fault(o);
+    } else if (!cached_only) {
+        o = object_make(pool);
     }
     char* p = o == NULL ? NULL : o->p;
     if (o != NULL) {
+        if (os_tsan_is_blind()) os_tsan_acquire(p, pool->size);
         o->live = true;
         o->alloc_caller = caller;
         o->alloc_thread = os_thread_id();
@@ -444,6 +445,7 @@ WEIR_FN bool debug_free(struct pool* pool, void* p, const void* caller) {
         o->free_caller = caller;
         o->free_thread = os_thread_id();
         freed_fill(o);
+        if (os_tsan_is_blind()) os_tsan_release(p, pool->size);
         (void)object_cover(o, false); /* refused, it stays accessible */
         queue_put(pool, o);
     }

@@ -1,8 +1,9 @@
 /* debug.h: pools under suspicion: objects whose every coming and going is looked at.
  *
  * Internal to the pool layer. A pool that is debugged has no caches, so that all of its calls arrive here;
- * nobody else pays for it. Its objects have records of their own, out of the program's reach, and its freed
- * objects wait in a queue. All of it is under pools_lock.
+ * nobody else pays for it. All pools are where ThreadSanitizer watches the program: it is told here what
+ * comes before what, and sees nothing of the caches. Its objects have records of their own, out of the
+ * program's reach, and its freed objects wait in a queue. All of it is under pools_lock.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -35,8 +36,8 @@ struct debug_fault {
 };
 WEIR_FN void debug_report(const struct debug_fault* fault, const char* call);
 
-/* NULL: no memory. */
-WEIR_FN void* debug_alloc(struct pool* pool, const void* caller);
+/* NULL: no memory, or none that was freed where only such is wanted. */
+WEIR_FN void* debug_alloc(struct pool* pool, bool cached_only, const void* caller);
 /* False: it was misuse, and nothing came back. */
 WEIR_FN bool debug_free(struct pool* pool, void* p, const void* caller);
 /* Whether this call is to fail. */

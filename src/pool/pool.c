@@ -165,10 +165,10 @@ static bool direct_count(struct pool* pool) {
     return true;
 }
 
-static void* alloc_direct(struct pool* pool, const void* caller) {
-    if (!direct_count(pool)) return NULL;
+static void* alloc_direct(struct pool* pool, bool cached_only, const void* caller) {
     bool debugged = (pool->slow & POOL_DEBUGGED) != 0;
-    void* p = debugged ? debug_alloc(pool, caller) : storage_object(pool->storage);
+    if ((cached_only && !debugged) || !direct_count(pool)) return NULL;
+    void* p = debugged ? debug_alloc(pool, cached_only, caller) : storage_object(pool->storage);
     if (p == NULL) sub_relaxed(&pool->direct, 1);
     return p;
 }
@@ -187,10 +187,10 @@ static void* alloc_by(struct pool* pool, struct weir_pool_cache* cache, unsigned
     bool may_fail = (pool->slow & POOL_FAILING) != 0 && (flags & WEIR_POOL_ALLOC_NO_FAIL) == 0;
     if (may_fail && debug_fails(pool)) return NULL;
     if (pool->slow != 0 || (flags & WEIR_POOL_ALLOC_NO_CACHE) != 0)
-        return cached_only ? NULL : alloc_direct(pool, caller);
+        return alloc_direct(pool, cached_only, caller);
     struct pool_entry* e = entry_find(pool, cache);
     void* p = e == NULL ? NULL : entry_alloc(e, cached_only);
-    return p == NULL && !cached_only ? alloc_direct(pool, caller) : p; /* without a magazine, if need be */
+    return p == NULL ? alloc_direct(pool, cached_only, caller) : p; /* without a magazine, if need be */
 }
 
 /* Under pools_lock. False: no memory, or no room. */

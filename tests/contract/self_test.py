@@ -29,7 +29,7 @@ FAULTS = {
     "zero": "zero_null",
     "release_idle.off": "blind",
     # There are no pools in it.
-    "pool": "none", "pool_library": "none", "pool_calls": "none", **{f"pool_burst.{run}": "none" for run in ("large_idle", "large_busy", "medium_idle", "medium_busy", "small_idle")}, "pool_cxx": "none",
+    "pool": "none", "pool_library": "none", "pool_calls": "none", "pool_tsan": "none", **{f"pool_burst.{run}": "none" for run in ("large_idle", "large_busy", "medium_idle", "medium_busy", "small_idle")}, "pool_cxx": "none",
     # glibc's malloc, without a fault, gives too little back for any of these.
     **{f"release_{run}": "none" for run in (
         "idle.single", "idle.small", "idle.large", "idle.threads", "idle.others", "idle.fork", "idle.gone", "trim.small",

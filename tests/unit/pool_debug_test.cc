@@ -240,6 +240,10 @@ TEST(PoolDebug, AReserveWaitsInTheQueue) {
             EXPECT_EQ(weir_pool_reserve(pool, 20), 0);
             expect_conserved(pool, 0);
             EXPECT_EQ(stats(pool).held, 20u);
+            std::vector<void*> objects;
+            while (void* p = weir_pool_alloc_flags(pool, WEIR_POOL_ALLOC_CACHED)) objects.push_back(p);
+            EXPECT_EQ(objects.size(), 20u);
+            for (void* p : objects) weir_pool_free(pool, p);
             use(pool, 100);
             weir_pool_gc();
             EXPECT_EQ(stats(pool).held, 20u);

@@ -114,7 +114,7 @@ WEIR_FN bool os_sandboxed(void) { return sandbox_found != 0 || os_sandbox_is_ann
 /* A child of vfork announces into its parent's memory: the parent is not bound by that. */
 static bool helper_is_allowed(void) {
     if (!config_helper_possible || helper_process == 0 || getauxval(AT_SECURE) != 0) return false;
-    if (helper_unforkable || load_relaxed(&status_is_lost) != 0) return false;
+    if (helper_unforkable || load_relaxed(&status_is_lost) != 0 || os_tsan_is_blind()) return false;
     if (__atomic_load_n(&helper_forbidden, __ATOMIC_SEQ_CST) != 0) return false;
     bool confined = sandbox_found != 0 || load_relaxed(&sandbox_announcer) == (uint32_t)helper_process;
     if (confined && load_relaxed(&sandbox_threads) == 0)
