@@ -1,6 +1,6 @@
-"""What the drivers of bench/release and bench/pools share: building, running, figures, intervals.
+"""What the drivers of bench/release, bench/pools and bench/workloads share: building, running, figures, intervals.
 
-Who may import it: those two. It deliberately knows no allocator and no shape.
+Who may import it: those. It deliberately knows no allocator and no shape.
 
 SPDX-License-Identifier: Apache-2.0
 """

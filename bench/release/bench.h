@@ -1,7 +1,7 @@
-/* bench.h: what the programs of bench/release and bench/pools share: options, sizes, records outside malloc,
- * proof, measuring.
+/* bench.h: what the programs of bench/release, bench/pools and bench/workloads share: options, sizes, records
+ * outside malloc, proof, measuring.
  *
- * Who may include it: the programs of these two folders. Nothing here calls malloc, neither while the heap is
+ * Who may include it: the programs of these folders. Nothing here calls malloc, neither while the heap is
  * measured nor before: records lie in mappings of their own, which are counted and taken off resident memory,
  * and files are read by plain system calls. It deliberately knows no allocator: which one serves is asked of
  * the loader.

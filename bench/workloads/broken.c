@@ -1,0 +1,48 @@
+/* broken.c: allocators to preload that the workloads must find out, for check.py. FAULT_none has no fault,
+ * FAULT_twice gives a block a second time while it is in use. Neither takes a block back.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#define _GNU_SOURCE
+#include <stdatomic.h>
+#include <stddef.h>
+#include <string.h>
+
+#if !defined(FAULT_twice)
+#    define FAULT_twice 0
+#endif
+
+extern void* __libc_malloc(size_t bytes);
+extern void* __libc_calloc(size_t count, size_t bytes);
+extern void* __libc_memalign(size_t alignment, size_t bytes);
+extern size_t malloc_usable_size(void* block);
+void* malloc(size_t bytes);
+void free(void* block);
+void* calloc(size_t count, size_t bytes);
+void* realloc(void* block, size_t bytes);
+void* aligned_alloc(size_t alignment, size_t bytes);
+
+static atomic_uint calls;
+
+void* malloc(size_t bytes) {
+    static void* _Atomic last;
+    void* before = atomic_load(&last);
+    if (FAULT_twice && before && atomic_fetch_add(&calls, 1) % 2 == 0 && malloc_usable_size(before) >= bytes)
+        return before;
+    void* block = __libc_malloc(bytes);
+    atomic_store(&last, block);
+    return block;
+}
+
+void free(void* block) { (void)block; }
+
+void* calloc(size_t count, size_t bytes) { return __libc_calloc(count, bytes); }
+
+void* realloc(void* block, size_t bytes) {
+    size_t before = block ? malloc_usable_size(block) : 0;
+    void* moved = malloc(bytes);
+    if (moved && block) memmove(moved, block, before < bytes ? before : bytes);
+    return moved;
+}
+
+void* aligned_alloc(size_t alignment, size_t bytes) { return __libc_memalign(alignment, bytes); }

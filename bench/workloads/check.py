@@ -1,0 +1,86 @@
+#!/usr/bin/env python3
+"""Runs every workload with little work: under the system's malloc and the library it must end well, on an allocator
+that gives blocks twice it must not.
+
+    bench/workloads/check.py --bin build/weir-workload --lib build/libweir.so.1
+
+Who may call it: anybody; the test command does. It deliberately measures nothing.
+
+SPDX-License-Identifier: Apache-2.0
+"""
+
+import argparse
+import os
+import pathlib
+import subprocess
+import sys
+import tempfile
+
+HERE = pathlib.Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE.parent))
+from common import CC, FLAGS, facts_of  # noqa: E402
+
+SCALE_PERCENT = "2"
+# With fewer buffers none may fit into the one before.
+SCALE_OF = {"big/pages": "20"}
+LOST = 3  # the status of a workload whose block has lost its content
+TIMEOUT_S = 120
+
+
+def libraries(folder):
+    """The two allocators of broken.c."""
+    for fault in ("none", "twice"):
+        path = folder / f"lib{fault}.so"
+        subprocess.run([CC, *FLAGS, "-shared", "-fPIC", f"-DFAULT_{fault}=1", HERE / "broken.c", "-o", path], check=True)
+        yield path
+
+
+def run(program, name, library):
+    argv = [program, name, "--scale", SCALE_OF.get(name, SCALE_PERCENT), "--rest", "0"]
+    environment = {**os.environ, "LD_PRELOAD": str(library or "")}
+    return subprocess.run(argv, env=environment, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
+
+
+def wrong_in_good(done, library, told):
+    """Why a run that should be good is not, or None."""
+    facts = facts_of(done.stdout)
+    if done.returncode:
+        return f"ended with {done.returncode}: {done.stderr.strip()}"
+    if library and facts.get("malloc_in") != str(library.resolve()):
+        return f"malloc lies in {facts.get('malloc_in')}"
+    if told and not facts.get("time_s", 0) > 0:
+        return "told no time"
+    return None if facts.get("operations", 0) > 0 else "did no work"
+
+
+def wrong_in_broken(done):
+    return None if done.returncode == LOST else f"ended with {done.returncode} and had to be told of a lost block"
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--bin", type=pathlib.Path, required=True)
+    parser.add_argument("--lib", type=pathlib.Path, required=True)
+    options = parser.parse_args()
+    program = options.bin.resolve()
+    listed = subprocess.run([program, "--list"], capture_output=True, text=True, check=True).stdout
+    rows = [line.split("\t") for line in listed.splitlines()]
+    passed = failed = 0
+    with tempfile.TemporaryDirectory() as folder:
+        good, twice = libraries(pathlib.Path(folder))
+        for name, _, _, time, content, _ in rows:
+            for library in (None, options.lib, good, twice):
+                done = run(program, name, library)
+                if library != twice:
+                    wrong = wrong_in_good(done, library, time == "told")
+                else:
+                    wrong = wrong_in_broken(done) if content == "checked" else None
+                passed, failed = passed + (not wrong), failed + bool(wrong)
+                if wrong:
+                    print(f"FAILED  {name} on {library.name if library else 'system'}: {wrong}")
+    print(f"workloads: {passed} passed, {failed} failed")
+    return 1 if failed or not passed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

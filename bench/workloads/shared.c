@@ -1,0 +1,264 @@
+/* shared.c: blocks that pass between threads: servers, producers and consumers, false sharing, threads that
+ * live for a moment.
+ *
+ * Who may call it: main.c, by the table at the end. It deliberately knows no allocator: lines of the cache
+ * are 64 bytes here whatever the machine has.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include "workload.h"
+
+#include <pthread.h>
+#include <semaphore.h>
+#include <stdatomic.h>
+
+enum { STACK_BYTES = 1 << 17 };
+
+static pthread_attr_t small_stack;
+
+static void threads_prepare(int state) {
+    pthread_attr_init(&small_stack);
+    pthread_attr_setstacksize(&small_stack, STACK_BYTES);
+    pthread_attr_setdetachstate(&small_stack, state);
+}
+
+static pthread_t thread_start(void* (*start)(void*), void* argument) {
+    pthread_t thread;
+    if (pthread_create(&thread, &small_stack, start, argument) != 0) give_up("no thread");
+    return thread;
+}
+
+/* ---- server: a thread replaces blocks in an array, then hands it to a thread of its own making and ends
+ * (P. Larson and M. Krishnan, ISMM 1998): most frees are of blocks that another thread took. */
+enum { SERVER_GENERATION = 10000 };
+
+struct chain {
+    struct block* blocks;
+    uint64_t work, state;
+    uint32_t seed;
+};
+
+static const struct load* served;
+static struct sizes server_sizes;
+static sem_t server_ended;
+
+static void* server_thread(void* argument) {
+    struct chain* c = argument;
+    for (unsigned i = 0; i < SERVER_GENERATION && c->work; i++, c->work--, c->seed++) {
+        struct block* b = &c->blocks[choice(&c->state, served->live)];
+        if (b->at) block_drop(b);
+        block_take(b, server_sizes.bytes[c->seed % SIZES], c->seed);
+    }
+    if (c->work) {
+        thread_start(server_thread, c);
+    } else {
+        blocks_drop(c->blocks, served->live);
+        sem_post(&server_ended);
+    }
+    return NULL;
+}
+
+static void server(const struct load* load) {
+    served = load;
+    sizes_draw(&server_sizes, load, 2);
+    sem_init(&server_ended, 0, 0);
+    threads_prepare(PTHREAD_CREATE_DETACHED);
+    struct chain* chains = memory_map(load->threads * sizeof *chains);
+    struct block* blocks = memory_map(load->threads * load->live * sizeof *blocks);
+    load_begin();
+    for (size_t i = 0; i < load->threads; i++) {
+        chains[i] = (struct chain){blocks + i * load->live, load->work / load->threads + 1, i + 1, 0};
+        thread_start(server_thread, &chains[i]);
+    }
+    for (size_t i = 0; i < load->threads; i++) {
+        while (sem_wait(&server_ended) != 0) {
+        }
+    }
+    load_end();
+}
+
+/* ---- producers and consumers: batches of blocks through a queue; who takes blocks never frees one
+ * (xmalloc-test, C. Lever and D. Boreham, USENIX 2000). `variant` says how many produce. */
+enum producers { HALF, ONE, ALL_BUT_ONE };
+enum { BATCH = 64, BATCHES_PER_THREAD = 4 };
+
+struct batch {
+    struct batch* next;
+    struct block blocks[BATCH];
+};
+
+/* Sync: lock. */
+struct queue {
+    pthread_mutex_t lock;
+    pthread_cond_t filled;
+    struct batch* first;
+};
+
+static struct queue free_batches = {PTHREAD_MUTEX_INITIALIZER, PTHREAD_COND_INITIALIZER, NULL};
+static struct queue full_batches = {PTHREAD_MUTEX_INITIALIZER, PTHREAD_COND_INITIALIZER, NULL};
+static const struct load* produced;
+static struct sizes producer_sizes;
+static size_t producer_count;
+static _Atomic int64_t to_produce, to_consume; /* batches. Sync: relaxed, each is claimed once */
+
+static void queue_put(struct queue* q, struct batch* b) {
+    pthread_mutex_lock(&q->lock);
+    b->next = q->first;
+    q->first = b;
+    pthread_cond_signal(&q->filled);
+    pthread_mutex_unlock(&q->lock);
+}
+
+static struct batch* queue_take(struct queue* q) {
+    pthread_mutex_lock(&q->lock);
+    while (!q->first) pthread_cond_wait(&q->filled, &q->lock);
+    struct batch* b = q->first;
+    q->first = b->next;
+    pthread_mutex_unlock(&q->lock);
+    return b;
+}
+
+static void producer_job(size_t number) {
+    bool produces = number < producer_count;
+    _Atomic int64_t* left = produces ? &to_produce : &to_consume;
+    uint32_t seed = (uint32_t)number << 24;
+    while (atomic_fetch_sub_explicit(left, 1, memory_order_relaxed) > 0) {
+        struct batch* b = queue_take(produces ? &free_batches : &full_batches);
+        for (size_t i = 0; produces && i < BATCH; i++, seed++)
+            block_take(&b->blocks[i], producer_sizes.bytes[seed % SIZES], seed);
+        if (!produces) blocks_drop(b->blocks, BATCH);
+        queue_put(produces ? &full_batches : &free_batches, b);
+    }
+}
+
+static void producers(const struct load* load) {
+    produced = load;
+    sizes_draw(&producer_sizes, load, 3);
+    unsigned threads = load->threads;
+    producer_count = load->variant == HALF ? threads / 2 : load->variant == ONE ? 1 : threads - 1;
+    to_produce = to_consume = (int64_t)(load->work / BATCH + 1);
+    size_t count = (size_t)threads * BATCHES_PER_THREAD;
+    struct batch* batches = memory_map(count * sizeof *batches);
+    for (size_t i = 0; i < count; i++) queue_put(&free_batches, &batches[i]);
+    load_on_threads(load, producer_job);
+}
+
+/* ---- false sharing: each thread writes to a small block of its own many times. Active: it takes the block
+ * itself. Passive: the main thread took all of them one after the other, and a thread that frees one may be
+ * given it again (E. Berger and others, Hoard, ASPLOS 2000). */
+enum sharing { ACTIVE, PASSIVE };
+enum { SHARING_WRITES = 64 };
+
+static const struct load* sharing_load;
+static struct block* sharing_blocks;
+static pthread_barrier_t sharing_all_have_one;
+
+static void sharing_job(size_t number) {
+    struct block mine = sharing_blocks[number];
+    uint32_t seed = (uint32_t)number;
+    if (!mine.at) block_take(&mine, sharing_load->low, seed);
+    pthread_barrier_wait(&sharing_all_have_one);
+    for (uint64_t work = sharing_load->work / sharing_load->threads + 1; work; work--, seed++) {
+        if (!mine.at) block_take(&mine, sharing_load->low, seed);
+        volatile uint64_t* word = (volatile uint64_t*)(void*)mine.at;
+        uint64_t before = *word;
+        for (unsigned i = 0; i < SHARING_WRITES; i++) *word = *word + 1;
+        *word = *word - SHARING_WRITES;
+        if (*word != before) give_up("a block has lost its content");
+        block_drop(&mine);
+    }
+}
+
+static void sharing(const struct load* load) {
+    sharing_load = load;
+    sharing_blocks = memory_map(load->threads * sizeof *sharing_blocks);
+    for (size_t i = 0; load->variant == PASSIVE && i < load->threads; i++)
+        block_take(&sharing_blocks[i], load->low, (uint32_t)i);
+    pthread_barrier_init(&sharing_all_have_one, NULL, load->threads);
+    load_on_threads(load, sharing_job);
+}
+
+/* ---- short threads: each takes some blocks, frees half of them and leaves the others to who joins it */
+enum { SHORT_BLOCKS = 64 };
+
+static const struct load* short_load;
+static struct sizes short_sizes;
+
+static void* short_thread(void* argument) {
+    struct block* blocks = argument;
+    for (uint32_t i = 0; i < SHORT_BLOCKS; i++) block_take(&blocks[i], short_sizes.bytes[i], i);
+    for (uint32_t i = 0; i < SHORT_BLOCKS; i += 2) block_drop(&blocks[i]);
+    return NULL;
+}
+
+static void short_threads(const struct load* load) {
+    short_load = load;
+    sizes_draw(&short_sizes, load, 4);
+    threads_prepare(PTHREAD_CREATE_JOINABLE);
+    unsigned threads = load->threads;
+    pthread_t* running = memory_map(threads * sizeof *running);
+    struct block* blocks = memory_map((size_t)threads * SHORT_BLOCKS * sizeof *blocks);
+    load_begin();
+    for (uint64_t work = 0; work < load->work; work += (uint64_t)threads * SHORT_BLOCKS) {
+        for (unsigned i = 0; i < threads; i++)
+            running[i] = thread_start(short_thread, blocks + i * SHORT_BLOCKS);
+        for (unsigned i = 0; i < threads; i++) {
+            pthread_join(running[i], NULL);
+            blocks_drop(blocks + i * SHORT_BLOCKS, SHORT_BLOCKS);
+        }
+    }
+    load_end();
+}
+
+const struct workload workloads_shared[] = {
+    {"server",
+     "a server: threads free what other threads took, and hand on what they have",
+     server,
+     {16, 1025, 1500000, 1000, 0, 0},
+     {1, 2, 4, 8, 64},
+     CHECKED,
+     TOLD},
+    {"producers/half",
+     "one half of the threads takes blocks, the other frees them",
+     producers,
+     {16, 513, 1500000, 0, HALF, 0},
+     {2, 4, 8, 64},
+     CHECKED,
+     TOLD},
+    {"producers/one",
+     "one thread takes blocks, all others free them",
+     producers,
+     {16, 513, 1500000, 0, ONE, 0},
+     {4, 8},
+     CHECKED,
+     TOLD},
+    {"producers/most",
+     "all threads but one take blocks, that one frees them",
+     producers,
+     {16, 513, 1500000, 0, ALL_BUT_ONE, 0},
+     {4, 8},
+     CHECKED,
+     TOLD},
+    {"sharing/active",
+     "threads write to small blocks that each took",
+     sharing,
+     {16, 17, 1000000, 0, ACTIVE, 0},
+     {2, 4, 8},
+     CHECKED,
+     TOLD},
+    {"sharing/passive",
+     "threads write to small blocks that one thread took",
+     sharing,
+     {16, 17, 1000000, 0, PASSIVE, 0},
+     {2, 4, 8},
+     CHECKED,
+     TOLD},
+    {"threads",
+     "many threads that live for a moment",
+     short_threads,
+     {16, 4097, 400000, 0, 0, 0},
+     {1, 8, 64},
+     CHECKED,
+     TOLD},
+    {0},
+};
