@@ -47,16 +47,16 @@ pub struct Allocator {
 pub struct Choice {
     /// Compare with the library at PATH too, under NAME; may be given more than once
     #[arg(long, value_name = "NAME=PATH")]
-    with: Vec<String>,
+    pub with: Vec<String>,
     /// Compare with the allocators of a manifest, as bench/peers writes it
     #[arg(long, value_name = "FILE")]
-    peers: Vec<PathBuf>,
+    pub peers: Vec<PathBuf>,
     /// Only these allocators, by name; 'system' is the program as it is
     #[arg(long, value_name = "NAME", value_delimiter = ',')]
-    only: Vec<String>,
+    pub only: Vec<String>,
     /// Leave these allocators out
     #[arg(long, value_name = "NAME", value_delimiter = ',')]
-    without: Vec<String>,
+    pub without: Vec<String>,
 }
 
 #[derive(Deserialize)]

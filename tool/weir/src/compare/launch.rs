@@ -41,6 +41,8 @@ pub struct Stage<'a> {
     pub input: Option<PathBuf>,
     pub timeout: Option<Duration>,
     pub server: Option<Server>,
+    /// The command writes `time_s SECONDS` to stdout, which is its time; what else it does is not.
+    pub tells_time: bool,
     launcher: PathBuf,
     witness_path: String,
     evidence_path: PathBuf,
@@ -124,6 +126,7 @@ impl<'a> Stage<'a> {
             input: None,
             timeout: None,
             server: None,
+            tells_time: false,
             launcher,
             witness_path,
             evidence_path,
@@ -159,6 +162,7 @@ impl<'a> Stage<'a> {
         // Whatever happened, nothing of the run stays.
         let leftovers = run.clear();
         let (end, wall, settled_bytes) = outcome?;
+        let (end, wall) = self.told(end, wall)?;
         let ended = run.ended.unwrap_or_default();
         let header = witness::header(&self.evidence)?;
         let slots = witness::slots(&self.evidence, &header)?;
@@ -182,6 +186,18 @@ impl<'a> Stage<'a> {
             stderr_tail: tail(&self.stderr)?,
             leftovers,
             root,
+        })
+    }
+
+    /// The time that the command tells, where it does.
+    fn told(&self, end: End, wall: Duration) -> Result<(End, Duration)> {
+        if !self.tells_time || end != End::Exited(0) {
+            return Ok((end, wall));
+        }
+        let told = told(&self.captured()?.0, "time_s").and_then(|text| text.parse().ok());
+        Ok(match told.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok()) {
+            Some(wall) => (end, wall),
+            None => (End::LoadFailed("it did not tell its time".to_owned()), wall),
         })
     }
 
@@ -671,6 +687,13 @@ fn decode(bytes: &[u8; REPORT_BYTES]) -> Result<Report> {
     })
 }
 
+/// The value of the line `NAME VALUE`.
+pub fn told(stdout: &[u8], name: &str) -> Option<String> {
+    let text = String::from_utf8_lossy(stdout);
+    let mut lines = text.lines().filter_map(|line| line.split_once(' '));
+    lines.find(|(found, _)| *found == name).map(|(_, value)| value.to_owned())
+}
+
 fn hash(file: &File) -> Result<u64> {
     let mut hasher = std::hash::DefaultHasher::new();
     let mut bytes = [0; 1 << 16];
@@ -691,4 +714,17 @@ fn tail(file: &File) -> Result<String> {
     let mut bytes = Vec::new();
     file.read_to_end(&mut bytes)?;
     Ok(String::from_utf8_lossy(&bytes).into_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_time_is_told_by_its_name_alone() {
+        let stdout = b"malloc_in /a b\ntime_s 0.25\noperations 7\n";
+        assert_eq!(told(stdout, "time_s").as_deref(), Some("0.25"));
+        assert_eq!(told(stdout, "malloc_in").as_deref(), Some("/a b"));
+        assert_eq!(told(b"time_s\n", "time_s"), None);
+    }
 }

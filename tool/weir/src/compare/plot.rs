@@ -11,7 +11,7 @@ use anyhow::Result;
 use plotters::style::RGBColor;
 
 /// weir's first. The first seven are told apart also by most colour-blind people (Okabe and Ito, 2008).
-const COLOURS: [RGBColor; 13] = [
+pub const COLOURS: [RGBColor; 13] = [
     RGBColor(213, 94, 0),
     RGBColor(0, 0, 0),
     RGBColor(0, 114, 178),

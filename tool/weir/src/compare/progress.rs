@@ -15,10 +15,12 @@ pub struct Progress {
     bar: Option<ProgressBar>,
     quiet: bool,
     line_at: Option<Instant>,
+    /// What is compared, where several things are, one after the other.
+    title: Option<String>,
 }
 
 impl Progress {
-    pub fn new(quiet: bool) -> Progress {
+    pub fn new(quiet: bool, title: Option<String>) -> Progress {
         let bar = (!quiet && std::io::stderr().is_terminal()).then(|| {
             let bar = ProgressBar::with_draw_target(Some(1), ProgressDrawTarget::stderr());
             let template = "{bar:24} {percent:>3} %  {msg}  {elapsed}, at most {eta} more";
@@ -27,12 +29,16 @@ impl Progress {
             }
             bar
         });
-        Progress { bar, quiet, line_at: None }
+        Progress { bar, quiet, line_at: None, title }
     }
 
     /// `done` of at most `all` runs are made, the next is that of `name`.
     pub fn run(&mut self, done: u64, all: u64, round: u32, name: &str) {
         let what = if round == 0 { "warm-up".to_owned() } else { format!("round {round}") };
+        let what = match &self.title {
+            Some(title) => format!("{title}, {what}"),
+            None => what,
+        };
         if let Some(bar) = &self.bar {
             bar.set_length(all.max(done + 1));
             bar.set_position(done);

@@ -114,7 +114,7 @@ fn change(ratio: &Estimate, shown: Ratio) -> String {
 }
 
 /// The first column to the left, the others to the right.
-fn aligned(rows: &[Vec<String>]) -> String {
+pub fn aligned(rows: &[Vec<String>]) -> String {
     let columns = rows.iter().map(Vec::len).max().unwrap_or(0);
     let width = |column: usize| {
         rows.iter()
