@@ -25,7 +25,7 @@ if(WEIR_TOOL STREQUAL "CARGO")
                             ${WEIR_CARGO} build --profile ${WEIR_CARGO_PROFILE} --locked
                             --manifest-path ${PROJECT_SOURCE_DIR}/tool/Cargo.toml
                             --target-dir ${WEIR_CARGO_FOLDER}
-                    BYPRODUCTS ${WEIR_TOOL_PROGRAM} DEPENDS weir weir_native USES_TERMINAL VERBATIM)
+                    BYPRODUCTS ${WEIR_TOOL_PROGRAM} DEPENDS weir weir_native weir_workload USES_TERMINAL VERBATIM)
 else()
   get_filename_component(WEIR_TOOL_PROGRAM ${WEIR_TOOL} ABSOLUTE BASE_DIR ${CMAKE_BINARY_DIR})
   if(NOT EXISTS ${WEIR_TOOL_PROGRAM})

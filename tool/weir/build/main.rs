@@ -11,8 +11,11 @@ use std::{env, fs, process};
 
 const BUILD_COMMAND: &str = "cmake -S . -B build && cmake --build build";
 /// The native helpers, which the same command builds beside the library.
-const HELPERS: [(&str, &str); 2] =
-    [("WEIR_WITNESS_PATH", "libweir-witness.so"), ("WEIR_LAUNCHER_PATH", "weir-launcher")];
+const HELPERS: [(&str, &str); 3] = [
+    ("WEIR_WITNESS_PATH", "libweir-witness.so"),
+    ("WEIR_LAUNCHER_PATH", "weir-launcher"),
+    ("WEIR_WORKLOAD_PATH", "weir-workload"),
+];
 
 fn main() {
     if let Err(message) = generate() {

@@ -24,6 +24,8 @@ pub const LIBRARY_NAME: &str = "libweir.so.1";
 /// The helpers of `weir compare`; tool/native/ says what they do.
 pub static WITNESS: &[u8] = include_bytes!(env!("WEIR_WITNESS_PATH"));
 pub static LAUNCHER: &[u8] = include_bytes!(env!("WEIR_LAUNCHER_PATH"));
+/// The workloads of `weir bench`, one program; bench/workloads/ says what they do.
+pub static WORKLOAD: &[u8] = include_bytes!(env!("WEIR_WORKLOAD_PATH"));
 
 /// Where files of one run lie: a private directory if there is one. Dropping it deletes them, unless
 /// `keep` was called.

@@ -3,6 +3,7 @@
 //!
 //! SPDX-License-Identifier: Apache-2.0
 
+mod bench;
 mod chart;
 mod compare;
 mod elf;
@@ -55,6 +56,11 @@ enum Action {
     /// 126 not executable, 127 no such program.
     #[command(override_usage = "weir compare [OPTIONS] -- COMMAND [ARGUMENTS]...")]
     Compare(Box<compare::Args>),
+    /// Compare allocators over a suite of workloads and installed programs
+    ///
+    /// Each workload runs as 'weir compare' runs a program. Exit status: 0, 1 when a --fail-if condition is
+    /// met, 2 usage, 3 when runs failed or were not proven, 125 other failure.
+    Bench(Box<bench::Args>),
     /// Show memory, calls and object pools of a running process
     ///
     /// The process must be one of a command that 'weir run' runs. It is neither stopped nor asked: the figures
@@ -96,6 +102,7 @@ fn act(action: Action) -> Result<End> {
     let text = match action {
         Action::Run(args) => return run::run(args),
         Action::Compare(args) => return compare::compare(*args),
+        Action::Bench(args) => return bench::bench(&args),
         Action::Stats(args) => {
             stats::stats(&args)?;
             return Ok(End::Code(0));
@@ -140,7 +147,7 @@ fn usage(error: &clap::Error) -> ExitCode {
         text.lines().map(str::trim).take_while(|line| !line.is_empty()).collect();
     let first = first.join(" ");
     let first = first.strip_prefix("error: ").unwrap_or(&first);
-    let known = ["run", "compare", "stats"];
+    let known = ["run", "compare", "bench", "stats"];
     let named = std::env::args().nth(1);
     let action = known.into_iter().find(|name| named.as_deref() == Some(name)).unwrap_or("run");
     errors::say(match error.kind() {

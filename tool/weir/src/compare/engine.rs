@@ -34,6 +34,8 @@ pub struct Comparison<'a> {
     pub contenders: Vec<Contender>,
     pub progress: Progress,
     pub same_output: bool,
+    /// Say so where stdout depends on the allocator.
+    pub notes_outputs: bool,
     pub show_output: bool,
     pub prepare: Option<&'a str>,
     pub expect_status: i32,
@@ -53,6 +55,7 @@ impl<'a> Comparison<'a> {
             contenders,
             progress,
             same_output: false,
+            notes_outputs: true,
             show_output: false,
             prepare: None,
             expect_status: 0,
@@ -71,8 +74,7 @@ impl<'a> Comparison<'a> {
             Ok(()) => None,
             Err(error) => Some(error.downcast::<Interrupted>()?.0),
         };
-        // A time differs in each run.
-        if !self.stage.tells_time {
+        if self.notes_outputs {
             self.note_outputs();
         }
         let Comparison { contenders, notes, .. } = self;

@@ -1,0 +1,205 @@
+//! What has changed since a kept result: the ratio of now to before for each workload, allocator and measure, with the
+//! widest interval that the two medians' intervals allow. Pure. It does not know how either was measured.
+//!
+//! SPDX-License-Identifier: Apache-2.0
+
+use super::result::{Document, Run};
+use crate::compare::allocators::WEIR;
+use crate::compare::condition::{Answer, Condition};
+use crate::compare::measure::{MEASURES, Measure};
+use crate::compare::outcome::differs;
+use crate::compare::stats::{Estimate, Interval};
+use serde::{Deserialize, Serialize};
+
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Against {
+    /// Only what has changed by more than the intervals allow; the largest growth first.
+    pub changes: Vec<Change>,
+    pub conditions: Vec<Judged>,
+    /// Workloads that one of the two results does not have.
+    pub not_in_both: Vec<String>,
+    pub notes: Vec<String>,
+}
+
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Change {
+    pub workload: String,
+    pub allocator: String,
+    pub measure: String,
+    pub ratio: f64,
+    pub interval: (f64, f64),
+}
+
+/// A `--fail-if`, over all workloads.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Judged {
+    pub condition: String,
+    /// Workloads in which weir is worse beyond doubt.
+    pub met: Vec<String>,
+    /// Workloads in which its median is, and the interval is not.
+    pub uncertain: Vec<String>,
+}
+
+impl Against {
+    pub fn met(&self) -> bool {
+        self.conditions.iter().any(|judged| !judged.met.is_empty())
+    }
+}
+
+/// Now to before. The two were not interleaved, so their rounds are no pairs.
+fn ratio(before: &Run, now: &Run, measure: Measure) -> Option<Estimate> {
+    let (before, now) = (before.estimate(measure)?, now.estimate(measure)?);
+    if before.median <= 0.0 {
+        return None;
+    }
+    let interval = before.interval.zip(now.interval).filter(|(before, _)| before.low > 0.0);
+    let interval = interval
+        .map(|(before, now)| Interval { low: now.low / before.high, high: now.high / before.low });
+    Some(Estimate { median: now.median / before.median, interval })
+}
+
+pub fn compare(before: &Document, now: &Document, conditions: &[Condition]) -> Against {
+    let mut changes = Vec::new();
+    for entry in &now.workloads {
+        let Some(earlier) = before.workloads.iter().find(|earlier| earlier.name == entry.name)
+        else {
+            continue;
+        };
+        for run in entry.results.iter().filter(|run| run.counts()) {
+            let Some(earlier) = earlier.run(&run.allocator) else { continue };
+            for measure in MEASURES {
+                let Some(ratio) = ratio(earlier, run, measure).filter(differs) else { continue };
+                let Some(Interval { low, high }) = ratio.interval else { continue };
+                changes.push(Change {
+                    workload: entry.name.clone(),
+                    allocator: run.allocator.clone(),
+                    measure: measure.name().to_owned(),
+                    ratio: ratio.median,
+                    interval: (low, high),
+                });
+            }
+        }
+    }
+    changes.sort_by(|left, right| right.ratio.total_cmp(&left.ratio));
+    Against {
+        changes,
+        conditions: conditions.iter().map(|condition| judge(before, now, condition)).collect(),
+        not_in_both: not_in_both(before, now),
+        notes: notes(before, now),
+    }
+}
+
+fn judge(before: &Document, now: &Document, condition: &Condition) -> Judged {
+    let mut judged =
+        Judged { condition: condition.text.clone(), met: Vec::new(), uncertain: Vec::new() };
+    for entry in &now.workloads {
+        let earlier = before.workloads.iter().find(|earlier| earlier.name == entry.name);
+        let pair = earlier.and_then(|earlier| earlier.run(WEIR)).zip(entry.run(WEIR));
+        let ratio = pair.and_then(|(earlier, run)| ratio(earlier, run, condition.measure));
+        match ratio.map(|ratio| condition.answer(&ratio)) {
+            Some(Answer::Met) => judged.met.push(entry.name.clone()),
+            Some(Answer::Uncertain) => judged.uncertain.push(entry.name.clone()),
+            Some(Answer::NotMet) | None => {}
+        }
+    }
+    judged
+}
+
+fn not_in_both(before: &Document, now: &Document) -> Vec<String> {
+    let lacks = |document: &Document, name: &str| {
+        !document.workloads.iter().any(|entry| entry.name == name)
+    };
+    let new = now.workloads.iter().filter(|entry| lacks(before, &entry.name));
+    let gone = before.workloads.iter().filter(|entry| lacks(now, &entry.name));
+    new.chain(gone).map(|entry| entry.name.clone()).collect()
+}
+
+/// Why figures may differ without a change of an allocator.
+fn notes(before: &Document, now: &Document) -> Vec<String> {
+    let mut notes = Vec::new();
+    if before.machine != now.machine {
+        notes.push(
+            "the earlier result is of another machine, kernel or system: times do not compare"
+                .to_owned(),
+        );
+    }
+    if before.quick || now.quick {
+        notes.push("a quick result has no intervals, so that no change can be told".to_owned());
+    }
+    for allocator in &now.allocators {
+        let earlier = before.allocators.iter().find(|earlier| earlier.name == allocator.name);
+        if let Some(earlier) = earlier.filter(|earlier| earlier.version != allocator.version) {
+            let text =
+                |version: &Option<String>| version.clone().unwrap_or_else(|| "unknown".to_owned());
+            notes.push(format!(
+                "{}: version {} before, {} now",
+                allocator.name,
+                text(&earlier.version),
+                text(&allocator.version)
+            ));
+        }
+    }
+    notes
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::result::SCHEMA;
+    use super::super::summary::tests::entry;
+    use super::*;
+    use crate::compare::machine::Machine;
+
+    fn document(times: &[(&str, f64)]) -> Document {
+        let workload =
+            |(name, time): &(&str, f64)| entry(name, &[("system", 1.0, 1e6), ("weir", *time, 1e6)]);
+        Document {
+            schema: SCHEMA,
+            tool_version: String::new(),
+            library_version: String::new(),
+            machine: Machine::this(),
+            confidence: 0.95,
+            quick: false,
+            interrupted: false,
+            allocators: Vec::new(),
+            workloads: times.iter().map(workload).collect(),
+            not_installed: Vec::new(),
+            summary: Vec::new(),
+            against: None,
+            notes: Vec::new(),
+        }
+    }
+
+    fn judged(before: f64, now: f64, condition: &str) -> Against {
+        let condition = Condition::parse(condition).expect("a condition");
+        compare(&document(&[("a", before)]), &document(&[("a", now)]), &[condition])
+    }
+
+    #[test]
+    fn a_change_is_found_and_an_equal_result_is_none() {
+        let worse = judged(1.0, 1.1, "time>+3%");
+        assert!(worse.met() && worse.conditions[0].met == ["a"], "{worse:?}");
+        assert_eq!((worse.changes.len(), worse.changes[0].allocator.as_str()), (1, "weir"));
+        let equal = judged(1.0, 1.0, "time>+3%");
+        assert!(
+            !equal.met() && equal.changes.is_empty() && equal.conditions[0].uncertain.is_empty()
+        );
+        let better = judged(1.1, 1.0, "time>+3%");
+        assert!(!better.met() && better.changes[0].ratio < 1.0);
+        // Each interval is 1 % to both sides.
+        let uncertain = judged(1.0, 1.04, "time>+3%");
+        assert!(!uncertain.met() && uncertain.conditions[0].uncertain == ["a"]);
+    }
+
+    #[test]
+    fn what_one_does_not_have_is_named() {
+        let against = compare(
+            &document(&[("a", 1.0), ("b", 1.0)]),
+            &document(&[("a", 1.0), ("c", 1.0)]),
+            &[],
+        );
+        assert_eq!(against.not_in_both, ["c", "b"]);
+        let mut elsewhere = document(&[]);
+        elsewhere.machine.processor = "another".to_owned();
+        assert!(compare(&elsewhere, &document(&[]), &[]).notes[0].contains("another machine"));
+    }
+}

@@ -1,0 +1,166 @@
+//! One thing that `weir bench` runs: a workload of the embedded program or a program that is installed. It does
+//! not know under which allocators or how often.
+//!
+//! SPDX-License-Identifier: Apache-2.0
+
+use crate::compare::launch::Stage;
+use crate::compare::server::Server;
+use anyhow::{Context, Result};
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+/// How much of its work a workload does, and how long it rests before its end.
+#[derive(Clone, Copy)]
+pub struct Amount {
+    pub scale_percent: u32,
+    pub rest_s: f64,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    Workload,
+    Program,
+}
+
+/// What a server needs: the port that shows that it is ready, and its load.
+pub struct Load {
+    pub port: u16,
+    pub line: String,
+}
+
+pub struct Item {
+    pub name: String,
+    pub kind: Kind,
+    /// The shape of the field that it stands for.
+    pub shape: String,
+    pub sizes: Option<String>,
+    pub threads: Option<u32>,
+    pub file: PathBuf,
+    /// Its own name first.
+    pub arguments: Vec<OsString>,
+    pub input: Option<PathBuf>,
+    pub load: Option<Load>,
+    pub tells_time: bool,
+}
+
+/// A run that takes longer has failed.
+const TIMEOUT: Duration = Duration::from_secs(300);
+const READY_TIMEOUT: Duration = Duration::from_secs(30);
+const SETTLE: Duration = Duration::from_secs(1);
+const STOP_TIMEOUT: Duration = Duration::from_secs(10);
+
+impl Item {
+    /// Has each run do what the item is.
+    pub fn prepare(&self, stage: &mut Stage) -> Result<()> {
+        stage.input = self.input.clone();
+        stage.timeout = Some(TIMEOUT);
+        stage.tells_time = self.tells_time;
+        if let Some(load) = &self.load {
+            stage.server = Some(Server {
+                until: load.line.clone(),
+                ready: None,
+                port: Some(load.port),
+                ready_timeout: READY_TIMEOUT,
+                settle: SETTLE,
+                stop_signal: libc::SIGTERM,
+                grace: STOP_TIMEOUT,
+                output: stage.scratch("load")?,
+            });
+        }
+        Ok(())
+    }
+
+    /// Only where threads do not race is the count the same in each run.
+    pub fn counts_instructions(&self) -> bool {
+        self.tells_time
+            && self.threads == Some(1)
+            && !self.name.starts_with("start/")
+            && !self.makes_threads()
+    }
+
+    fn makes_threads(&self) -> bool {
+        ["server/", "threads/"].iter().any(|family| self.name.starts_with(family))
+    }
+}
+
+/// The rows of `weir-workload --list`.
+pub fn workloads(program: &Path, amount: Amount) -> Result<Vec<Item>> {
+    let listed = Command::new(program)
+        .arg("--list")
+        .output()
+        .context("cannot run the embedded workloads")?;
+    let text = String::from_utf8_lossy(&listed.stdout).into_owned();
+    let items: Option<Vec<Item>> =
+        text.lines().map(|line| workload(line, program, amount)).collect();
+    items.filter(|items| !items.is_empty()).context("the embedded workloads gave no table")
+}
+
+fn workload(line: &str, program: &Path, amount: Amount) -> Option<Item> {
+    let [name, threads, sizes, time, _content, shape] =
+        line.split('\t').collect::<Vec<_>>().try_into().ok()?;
+    let scale_percent = amount.scale_percent;
+    let tells_time = time == "told";
+    // Where the process is what is timed, a rest would be.
+    let rest_s = if tells_time { amount.rest_s } else { 0.0 };
+    let words = [
+        "weir-workload",
+        name,
+        "--scale",
+        &scale_percent.to_string(),
+        "--rest",
+        &rest_s.to_string(),
+    ];
+    Some(Item {
+        name: name.to_owned(),
+        kind: Kind::Workload,
+        shape: shape.to_owned(),
+        sizes: Some(sizes.to_owned()),
+        threads: Some(threads.parse().ok()?),
+        file: program.to_path_buf(),
+        arguments: words.into_iter().map(OsString::from).collect(),
+        input: None,
+        load: None,
+        tells_time,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ROW: &str = "server/t8\t8\t16-1024\ttold\tchecked\ta server";
+
+    #[test]
+    fn a_row_becomes_a_command() {
+        let item = workload(ROW, Path::new("/x"), Amount { scale_percent: 10, rest_s: 0.5 })
+            .expect("a row");
+        assert_eq!(
+            (item.name.as_str(), item.threads, item.tells_time),
+            ("server/t8", Some(8), true)
+        );
+        let words = ["weir-workload", "server/t8", "--scale", "10", "--rest", "0.5"];
+        assert_eq!(item.arguments, words.map(OsString::from));
+        assert!(
+            workload(
+                "server/t8\t8\t16-1024",
+                Path::new("/x"),
+                Amount { scale_percent: 1, rest_s: 0.0 }
+            )
+            .is_none()
+        );
+    }
+
+    #[test]
+    fn only_what_is_deterministic_is_counted() {
+        let amount = Amount { scale_percent: 1, rest_s: 0.0 };
+        let counted = |line: &str| {
+            workload(line, Path::new("/x"), amount).is_some_and(|item| item.counts_instructions())
+        };
+        assert!(counted("pair/16\t1\t16-16\ttold\tunchecked\ta pair"));
+        assert!(!counted(ROW));
+        assert!(!counted("server/t1\t1\t16-1024\ttold\tchecked\ta server"));
+        assert!(!counted("start/one\t1\t1-1\twhole\tchecked\ta start"));
+    }
+}

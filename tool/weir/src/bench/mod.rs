@@ -1,0 +1,323 @@
+//! `weir bench`: every workload and every installed program under several allocators, what came of it, and what
+//! has changed since a kept result. Called by `main` alone. It takes the command line apart and runs one
+//! after the other; rounds, proof and figures are those of `compare`.
+//!
+//! SPDX-License-Identifier: Apache-2.0
+
+mod against;
+mod html;
+mod instructions;
+mod item;
+mod plot;
+mod programs;
+mod result;
+mod summary;
+mod text;
+
+use crate::compare::allocators::{self, Choice, WEIR};
+use crate::compare::condition::Condition;
+use crate::compare::engine::{Comparison, Plan};
+use crate::compare::launch::{self, Stage};
+use crate::compare::machine::{self, Machine};
+use crate::compare::outcome::Contender;
+use crate::compare::progress::Progress;
+use crate::compare::{CONDITION, FAILED, TAKEN, stats};
+use crate::errors::{Exit, TOOL, USAGE};
+use crate::library::{LIBRARY, LIBRARY_NAME, LIBRARY_VERSION, Place, WORKLOAD};
+use crate::output::{self, Output};
+use crate::run::End;
+use crate::sys::Signals;
+use anyhow::{Context, Result};
+use item::{Item, Kind};
+use result::{AllocatorEntry, Document, Entry, Missing};
+use std::path::{Path, PathBuf};
+
+/// Where `--save NAME` keeps results, from the root of the repository.
+const RESULTS: &str = "bench/results";
+/// One run in ten of the work and no rest: to see that all of it runs.
+const QUICK: item::Amount = item::Amount { scale_percent: 10, rest_s: 0.1 };
+const WHOLE: item::Amount = item::Amount { scale_percent: 100, rest_s: 1.0 };
+
+#[derive(clap::Args)]
+pub struct Args {
+    /// List the workloads, and the programs with whether they are installed
+    #[arg(long)]
+    list: bool,
+    /// Only what begins with this or has it in its name, as 'churn/' or 'server/t8'
+    #[arg(long, value_name = "PATTERN", value_delimiter = ',')]
+    only: Vec<String>,
+    /// Only these allocators, by name; 'system' is the C library's
+    #[arg(long, value_name = "NAME", value_delimiter = ',')]
+    allocators: Vec<String>,
+    /// Leave these allocators out
+    #[arg(long, value_name = "NAME", value_delimiter = ',')]
+    without: Vec<String>,
+    /// Compare with the library at PATH too, under NAME; may be given more than once
+    #[arg(long, value_name = "NAME=PATH")]
+    with: Vec<String>,
+    /// Compare with the allocators of a manifest, as bench/peers writes it
+    #[arg(long, value_name = "FILE")]
+    peers: Vec<PathBuf>,
+    /// Counted rounds of each workload; 6 are needed for confidence intervals
+    #[arg(long, value_name = "N", default_value_t = 6, value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    rounds: u32,
+    /// Rounds before those that count
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(0..=100))]
+    warmup: u32,
+    /// A tenth of the work, one round: to see that all of it runs, not for figures
+    #[arg(long, conflicts_with_all = ["rounds", "warmup"])]
+    quick: bool,
+    /// Count the instructions of workloads with one thread too, by valgrind's callgrind
+    #[arg(long)]
+    instructions: bool,
+    /// Write the result as JSON, to stdout when no FILE is given
+    #[arg(long, value_name = "FILE", num_args = 0..=1, require_equals = true, default_missing_value = "-")]
+    json: Option<PathBuf>,
+    /// Write one page with tables and plots
+    #[arg(long, value_name = "FILE")]
+    html: Option<PathBuf>,
+    /// Keep the result as bench/results/NAME.json
+    #[arg(long, value_name = "NAME")]
+    save: Option<String>,
+    /// Say what has changed since this result
+    #[arg(long, value_name = "FILE")]
+    against: Option<PathBuf>,
+    /// End with status 1 if weir is worse than in the earlier result in any workload, as 'time>+3%'
+    #[arg(long, value_name = "CONDITION", requires = "against")]
+    fail_if: Vec<String>,
+    /// Print neither progress nor tables
+    #[arg(long)]
+    quiet: bool,
+}
+
+pub fn bench(args: &Args) -> Result<End> {
+    let conditions = conditions(args)?;
+    let before = args.against.as_deref().map(result::read).transpose()?;
+    let signals = Signals::take(&TAKEN)
+        .context("cannot receive signals: the limit of open files (ulimit -n) may be too low")?;
+    let mut place = Place::new();
+    let amount = if args.quick { QUICK } else { WHOLE };
+    let program = place.code("weir-workload", WORKLOAD)?;
+    let mut items = item::workloads(&program, amount)?;
+    let (found, missing) = programs::programs(&place)?;
+    items.extend(found);
+    if args.list {
+        output::stdout(&text::listing(&items, &missing))?;
+        return Ok(End::Code(0));
+    }
+    let (items, missing) = selected(items, missing, &args.only)?;
+    let instructions = args.instructions.then(instructions::valgrind).transpose()?;
+    let outputs = Outputs::open(args)?;
+
+    let contenders = contenders(args, &mut place)?;
+    let mut run = Run {
+        args,
+        signals: &signals,
+        instructions,
+        document: document(args, &contenders, missing),
+    };
+    let interrupted = run.all(&items, &contenders)?;
+    let mut document = run.document;
+    document.interrupted = interrupted.is_some();
+    document.summary = summary::summary(&document.workloads);
+    if let Some(before) = &before {
+        document.against = Some(against::compare(before, &document, &conditions));
+    }
+    let failed =
+        document.workloads.iter().flat_map(|entry| &entry.results).any(|r| r.failure.is_some());
+    let met = document.against.as_ref().is_some_and(|against| against.met());
+    outputs.write(&document)?;
+    Ok(match interrupted {
+        Some(signal) => End::Signal(signal),
+        None if failed => End::Code(FAILED),
+        None if met => End::Code(CONDITION),
+        None => End::Code(0),
+    })
+}
+
+fn conditions(args: &Args) -> Result<Vec<Condition>> {
+    let mut conditions = Vec::new();
+    for text in &args.fail_if {
+        let condition = Condition::parse(text).map_err(|why| Exit::error(USAGE, why))?;
+        if text.contains(" vs ") {
+            let why = format!(
+                "--fail-if '{text}': weir is held against its earlier result, leave 'vs' out"
+            );
+            return Err(Exit::error(USAGE, why));
+        }
+        conditions.push(condition);
+    }
+    let rounds = if args.quick { 1 } else { args.rounds };
+    if !conditions.is_empty() && (rounds as usize) < stats::VALUES_MIN {
+        let least = stats::VALUES_MIN;
+        let why =
+            format!("--fail-if needs at least {least} rounds: fewer have no confidence interval");
+        return Err(Exit::error(USAGE, why));
+    }
+    Ok(conditions)
+}
+
+/// What the patterns choose; all of it without one.
+fn selected(
+    mut items: Vec<Item>,
+    mut missing: Vec<Missing>,
+    patterns: &[String],
+) -> Result<(Vec<Item>, Vec<Missing>)> {
+    for pattern in patterns {
+        let names =
+            items.iter().map(|item| &item.name).chain(missing.iter().map(|program| &program.name));
+        if !names.clone().any(|name| name.contains(pattern)) {
+            let why = format!(
+                "--only '{pattern}': no workload has that in its name; 'weir bench --list' shows all"
+            );
+            return Err(Exit::error(USAGE, why));
+        }
+    }
+    let wanted =
+        |name: &str| patterns.is_empty() || patterns.iter().any(|pattern| name.contains(pattern));
+    items.retain(|item| wanted(&item.name));
+    missing.retain(|program| wanted(&program.name));
+    Ok((items, missing))
+}
+
+fn contenders(args: &Args, place: &mut Place) -> Result<Vec<Contender>> {
+    let mut chosen = allocators::choose(&Choice {
+        with: args.with.clone(),
+        peers: args.peers.clone(),
+        only: args.allocators.clone(),
+        without: args.without.clone(),
+    })?;
+    if let Some(weir) = chosen.iter_mut().find(|allocator| allocator.name == WEIR) {
+        weir.path = Some(place.code(LIBRARY_NAME, LIBRARY)?);
+    }
+    Ok(chosen.into_iter().map(Contender::new).collect())
+}
+
+fn document(args: &Args, contenders: &[Contender], not_installed: Vec<Missing>) -> Document {
+    Document {
+        schema: result::SCHEMA,
+        tool_version: env!("CARGO_PKG_VERSION").to_owned(),
+        library_version: LIBRARY_VERSION.to_owned(),
+        machine: Machine::this(),
+        confidence: stats::LEVEL,
+        quick: args.quick,
+        interrupted: false,
+        allocators: contenders
+            .iter()
+            .map(|contender| AllocatorEntry::of(&contender.allocator))
+            .collect(),
+        workloads: Vec::new(),
+        not_installed,
+        summary: Vec::new(),
+        against: None,
+        notes: machine::busy().into_iter().collect(),
+    }
+}
+
+/// The files that are asked for, opened before hours of work.
+struct Outputs<'a> {
+    args: &'a Args,
+    json: Option<Output>,
+    saved: Option<Output>,
+    html: Option<Output>,
+}
+
+impl Outputs<'_> {
+    fn open(args: &Args) -> Result<Outputs<'_>> {
+        let saved = args.save.as_deref().map(|name| match name.contains('/') || name.is_empty() {
+            true => Err(Exit::error(
+                USAGE,
+                format!("--save '{name}': a name, not a path: --json=FILE writes elsewhere"),
+            )),
+            false => Output::new(&Path::new(RESULTS).join(format!("{name}.json"))),
+        });
+        let json = args.json.as_deref().filter(|path| path.as_os_str() != "-");
+        Ok(Outputs {
+            args,
+            json: json.map(Output::new).transpose()?,
+            saved: saved.transpose()?,
+            html: args.html.as_deref().map(Output::new).transpose()?,
+        })
+    }
+
+    /// One that cannot be written does not take the others along.
+    fn write(self, document: &Document) -> Result<()> {
+        let json = document.json().context("cannot write JSON")?;
+        let to_stdout = self.args.json.is_some() && self.json.is_none();
+        let shown = if to_stdout { json.clone() } else { text::closing(document) };
+        let written = [
+            if self.args.quiet && !to_stdout { Ok(()) } else { output::stdout(&shown) },
+            self.json.map_or(Ok(()), |file| file.write(&json)),
+            self.saved.map_or(Ok(()), |file| file.write(&json)),
+            self.html.map_or(Ok(()), |file| file.write(&html::page(document)?)),
+        ];
+        written.into_iter().collect()
+    }
+}
+
+/// The run of all items.
+struct Run<'a> {
+    args: &'a Args,
+    signals: &'a Signals,
+    /// Where valgrind lies, if instructions are counted.
+    instructions: Option<PathBuf>,
+    document: Document,
+}
+
+impl Run<'_> {
+    /// Runs one after the other; gives the signal that ended it early.
+    fn all(&mut self, items: &[Item], contenders: &[Contender]) -> Result<Option<i32>> {
+        for (at, item) in items.iter().enumerate() {
+            let title = format!("{} ({} of {})", item.name, at + 1, items.len());
+            let (entry, signal) = self.one(item, contenders.to_vec(), title)?;
+            // Where stdout is not for the JSON, each table is shown as soon as there is one.
+            if !self.args.quiet && self.args.json.as_deref() != Some(Path::new("-")) {
+                output::stdout(&text::workload(&entry))?;
+            }
+            self.document.workloads.push(entry);
+            if signal.is_some() {
+                return Ok(signal);
+            }
+        }
+        Ok(None)
+    }
+
+    fn one(
+        &self,
+        item: &Item,
+        contenders: Vec<Contender>,
+        title: String,
+    ) -> Result<(Entry, Option<i32>)> {
+        let mut stage = Stage::new(self.signals, item.file.clone(), item.arguments.clone())?;
+        item.prepare(&mut stage)?;
+        let plan = match self.args.quick {
+            true => Plan { warmup: 0, rounds: Some(1), budget_s: 0.0 },
+            false => {
+                Plan { warmup: self.args.warmup, rounds: Some(self.args.rounds), budget_s: 0.0 }
+            }
+        };
+        let progress = Progress::new(self.args.quiet, Some(title));
+        let command: Vec<String> =
+            item.arguments.iter().map(|word| word.to_string_lossy().into()).collect();
+        let mut comparison = Comparison::new(&stage, contenders, progress);
+        // A workload says where its malloc lies and what time it took.
+        comparison.notes_outputs = item.kind == Kind::Program;
+        let (outcome, signal) = comparison.run(plan, command)?;
+        let operations = match item.tells_time {
+            true => {
+                launch::told(&stage.captured()?.0, "operations").and_then(|text| text.parse().ok())
+            }
+            false => None,
+        };
+        let mut entry = Entry::of(item, &outcome, operations);
+        if let Some(valgrind) =
+            self.instructions.as_ref().filter(|_| item.counts_instructions() && signal.is_none())
+        {
+            instructions::count(&mut entry, item, &outcome.contenders, self.signals, valgrind)
+                .map_err(|error| {
+                    Exit::error(TOOL, format!("{}: callgrind: {error:#}", item.name))
+                })?;
+        }
+        Ok((entry, signal))
+    }
+}

@@ -1,0 +1,181 @@
+//! A result as it is kept, shown and read again: medians and intervals of each workload under each allocator, with all
+//! that they depend on. docs/bench.schema.json describes it; fields are only ever added within one schema
+//! number. It does not know how anything was measured.
+//!
+//! SPDX-License-Identifier: Apache-2.0
+
+use super::against::Against;
+use super::item::{Item, Kind};
+use super::summary::Summary;
+use crate::compare::allocators::Allocator;
+use crate::compare::machine::Machine;
+use crate::compare::measure::{MEASURES, Measure};
+use crate::compare::outcome::{Contender, Outcome};
+use crate::compare::stats::{Estimate, Interval};
+use crate::errors::{Exit, USAGE};
+use anyhow::Result;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::path::Path;
+
+pub const SCHEMA: u32 = 1;
+
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Document {
+    pub schema: u32,
+    pub tool_version: String,
+    pub library_version: String,
+    pub machine: Machine,
+    pub confidence: f64,
+    pub quick: bool,
+    pub interrupted: bool,
+    pub allocators: Vec<AllocatorEntry>,
+    pub workloads: Vec<Entry>,
+    pub not_installed: Vec<Missing>,
+    pub summary: Vec<Summary>,
+    pub against: Option<Against>,
+    pub notes: Vec<String>,
+}
+
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct AllocatorEntry {
+    pub name: String,
+    pub version: Option<String>,
+    pub origin: Option<String>,
+    pub compiler: Option<String>,
+    pub flags: Option<String>,
+    pub environment: BTreeMap<String, String>,
+    pub note: Option<String>,
+}
+
+/// A program that is not on this machine.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Missing {
+    pub name: String,
+    pub needs: String,
+}
+
+/// A workload, or a program.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Entry {
+    pub name: String,
+    pub kind: String,
+    pub shape: String,
+    pub sizes: Option<String>,
+    pub threads: Option<u32>,
+    /// malloc and free, or realloc, in each run.
+    pub operations: Option<u64>,
+    pub results: Vec<Run>,
+    pub notes: Vec<String>,
+}
+
+/// What it came to under one allocator.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+pub struct Run {
+    pub allocator: String,
+    pub proven: bool,
+    pub evidence: String,
+    pub failure: Option<String>,
+    pub rounds: usize,
+    pub median: BTreeMap<String, f64>,
+    pub interval: BTreeMap<String, (f64, f64)>,
+    pub instructions: Option<u64>,
+    /// Of one operation.
+    pub instructions_each: Option<f64>,
+    pub notes: Vec<String>,
+}
+
+impl Document {
+    pub fn json(&self) -> serde_json::Result<String> {
+        let mut text = serde_json::to_string_pretty(self)?;
+        text.push('\n');
+        Ok(text)
+    }
+}
+
+/// A result that was kept.
+pub fn read(path: &Path) -> Result<Document> {
+    let refuse = |why: String| Exit::error(USAGE, format!("--against {}: {why}", path.display()));
+    let text = std::fs::read_to_string(path)
+        .map_err(|error| refuse(format!("cannot read it: {error}")))?;
+    let document: Document = serde_json::from_str(&text)
+        .map_err(|error| refuse(format!("no result of 'weir bench --json=FILE': {error}")))?;
+    match document.schema {
+        SCHEMA => Ok(document),
+        other => Err(refuse(format!("its schema is {other}, this tool reads {SCHEMA}"))),
+    }
+}
+
+impl AllocatorEntry {
+    pub fn of(allocator: &Allocator) -> AllocatorEntry {
+        AllocatorEntry {
+            name: allocator.name.clone(),
+            version: allocator.version.clone(),
+            origin: allocator.origin.clone(),
+            compiler: allocator.compiler.clone(),
+            flags: allocator.flags.clone(),
+            environment: allocator.environment.iter().cloned().collect(),
+            note: allocator.note.clone(),
+        }
+    }
+}
+
+impl Entry {
+    pub fn of(item: &Item, outcome: &Outcome, operations: Option<u64>) -> Entry {
+        Entry {
+            name: item.name.clone(),
+            kind: match item.kind {
+                Kind::Workload => "workload".to_owned(),
+                Kind::Program => "program".to_owned(),
+            },
+            shape: item.shape.clone(),
+            sizes: item.sizes.clone(),
+            threads: item.threads,
+            operations,
+            results: outcome.contenders.iter().map(Run::of).collect(),
+            notes: outcome.notes.clone(),
+        }
+    }
+
+    pub fn run(&self, allocator: &str) -> Option<&Run> {
+        self.results.iter().find(|run| run.allocator == allocator && run.counts())
+    }
+}
+
+impl Run {
+    fn of(contender: &Contender) -> Run {
+        let mut run = Run {
+            allocator: contender.name().to_owned(),
+            proven: contender.proven,
+            evidence: contender.evidence.clone(),
+            failure: contender.failure.clone(),
+            rounds: contender.rounds.len(),
+            notes: contender.notes.clone(),
+            ..Run::default()
+        };
+        for measure in MEASURES {
+            let Some(estimate) = contender.estimate(measure) else { continue };
+            run.median.insert(measure.name().to_owned(), estimate.median);
+            if let Some(Interval { low, high }) = estimate.interval {
+                run.interval.insert(measure.name().to_owned(), (low, high));
+            }
+        }
+        run
+    }
+
+    pub fn counts(&self) -> bool {
+        self.failure.is_none() && self.rounds > 0
+    }
+
+    pub fn median(&self, measure: Measure) -> Option<f64> {
+        self.median.get(measure.name()).copied()
+    }
+
+    pub fn estimate(&self, measure: Measure) -> Option<Estimate> {
+        let interval = self
+            .interval
+            .get(measure.name())
+            .map(|(low, high)| Interval { low: *low, high: *high });
+        Some(Estimate { median: self.median(measure)?, interval })
+    }
+}

@@ -1,0 +1,245 @@
+//! A result as text: a table for each workload as soon as it has run, and at the end where each allocator stands, where
+//! weir loses and what has changed. Pure. It does not know how anything was measured.
+//!
+//! SPDX-License-Identifier: Apache-2.0
+
+use super::against::Against;
+use super::item::Item;
+use super::result::{Document, Entry, Missing, Run};
+use super::summary::{self, Summary, Worst};
+use crate::compare::allocators::WEIR;
+use crate::compare::measure::{MEASURES, Measure};
+use crate::compare::outcome::signed;
+use crate::compare::text::aligned;
+use std::fmt::Write;
+
+/// Of a list of losses or changes, so many are shown; the JSON and the page have all.
+const SHOWN_MAX: usize = 15;
+
+pub fn listing(items: &[Item], missing: &[Missing]) -> String {
+    let mut rows = vec![["name", "threads", "sizes", "shape"].map(str::to_owned).to_vec()];
+    for item in items {
+        let threads = item.threads.map_or_else(|| "-".to_owned(), |threads| threads.to_string());
+        let sizes = item.sizes.clone().unwrap_or_else(|| "-".to_owned());
+        rows.push(vec![item.name.clone(), threads, sizes, item.shape.clone()]);
+    }
+    let mut out = left(&rows);
+    for program in missing {
+        let _ = writeln!(out, "{}: not installed: it needs {}", program.name, program.needs);
+    }
+    out
+}
+
+/// All columns to the left.
+fn left(rows: &[Vec<String>]) -> String {
+    let width = |column: usize| {
+        rows.iter().filter_map(|row| row.get(column)).map(|cell| cell.len()).max().unwrap_or(0)
+    };
+    let mut out = String::new();
+    for row in rows {
+        let mut line = String::new();
+        for (column, cell) in row.iter().enumerate() {
+            let _ = write!(line, "{cell:<width$}  ", width = width(column));
+        }
+        let _ = writeln!(out, "{}", line.trim_end());
+    }
+    out
+}
+
+/// `1.08`, or a dash.
+pub fn times(ratio: Option<f64>) -> String {
+    ratio.map_or_else(|| "-".to_owned(), |ratio| format!("{ratio:.2}"))
+}
+
+fn shown(run: &Run, measure: Measure) -> String {
+    run.median(measure).map_or_else(|| "-".to_owned(), |value| measure.show(value))
+}
+
+/// The half width of the interval, in percent of the median.
+pub fn spread(run: &Run, measure: Measure) -> Option<f64> {
+    let estimate = run.estimate(measure)?;
+    let interval = estimate.interval.filter(|_| estimate.median > 0.0)?;
+    Some((interval.high - interval.low) / estimate.median * 50.0)
+}
+
+pub fn nanoseconds(entry: &Entry, run: &Run) -> Option<f64> {
+    Some(run.median(Measure::Time)? * 1e9 / entry.operations.filter(|count| *count > 0)? as f64)
+}
+
+pub fn workload(entry: &Entry) -> String {
+    let mut out = format!("{}: {}\n", entry.name, entry.shape);
+    let counted = entry.results.iter().any(|run| run.instructions.is_some());
+    let mut heads =
+        vec!["", "time", "+-", "to best", "ns each", "CPU", "peak", "to best", "at end", "to best"];
+    if counted {
+        heads.push("instr. each");
+    }
+    let mut rows = vec![heads.into_iter().map(str::to_owned).collect::<Vec<_>>()];
+    for run in entry.results.iter().filter(|run| run.counts()) {
+        let to_best = |measure| times(summary::ratio(entry, run, measure));
+        let mut row = vec![
+            run.allocator.clone(),
+            shown(run, Measure::Time),
+            spread(run, Measure::Time)
+                .map_or_else(|| "-".to_owned(), |percent| format!("{percent:.1} %")),
+            to_best(Measure::Time),
+            nanoseconds(entry, run).map_or_else(|| "-".to_owned(), |ns| format!("{ns:.1}")),
+            shown(run, Measure::Cpu),
+            shown(run, Measure::Peak),
+            to_best(Measure::Peak),
+            shown(run, Measure::Final),
+            to_best(Measure::Final),
+        ];
+        if counted {
+            row.push(
+                run.instructions_each.map_or_else(|| "-".to_owned(), |each| format!("{each:.1}")),
+            );
+        }
+        rows.push(row);
+    }
+    if rows.len() > 1 {
+        out.push_str(&aligned(&rows));
+    }
+    for run in &entry.results {
+        if let Some(failure) = &run.failure {
+            let _ = writeln!(out, "{}: LEFT OUT: {failure}", run.allocator);
+        }
+        for note in &run.notes {
+            let _ = writeln!(out, "{}: note: {note}", run.allocator);
+        }
+    }
+    for note in &entry.notes {
+        let _ = writeln!(out, "note: {note}");
+    }
+    out.push('\n');
+    out
+}
+
+/// What follows the tables of the workloads.
+pub fn closing(document: &Document) -> String {
+    let mut out = String::new();
+    for program in &document.not_installed {
+        let _ = writeln!(out, "{}: not installed: it needs {}", program.name, program.needs);
+    }
+    if document.interrupted {
+        out.push_str("interrupted\n");
+    }
+    out.push_str(&means(&document.summary));
+    out.push_str(&losses(document));
+    if let Some(against) = &document.against {
+        out.push_str(&changes(against));
+    }
+    for note in &document.notes {
+        let _ = writeln!(out, "note: {note}");
+    }
+    out
+}
+
+fn worst(worst: Option<&Worst>) -> String {
+    worst.map_or_else(|| "-".to_owned(), |worst| format!("{:.2} {}", worst.ratio, worst.workload))
+}
+
+fn means(summary: &[Summary]) -> String {
+    let heads =
+        ["to the best peer", "of", "time", "peak", "20 MiB+", "at end", "worst time", "worst peak"];
+    let mut rows = vec![heads.map(str::to_owned).to_vec()];
+    for one in summary {
+        rows.push(vec![
+            one.allocator.clone(),
+            one.workloads.to_string(),
+            times(one.time),
+            times(one.peak),
+            times(one.peak_large),
+            times(one.last),
+            worst(one.worst_time.as_ref()),
+            worst(one.worst_peak.as_ref()),
+        ]);
+    }
+    format!(
+        "geometric means of the ratios to the best peer, weir not among the peers\n{}\n",
+        aligned(&rows)
+    )
+}
+
+fn losses(document: &Document) -> String {
+    let mut out = String::new();
+    for measure in [Measure::Time, Measure::Peak, Measure::Final] {
+        let losses = summary::losses(&document.workloads, measure);
+        if losses.is_empty() {
+            continue;
+        }
+        let _ = writeln!(
+            out,
+            "weir is behind the best peer in {}, {} workloads:",
+            title(measure),
+            losses.len()
+        );
+        for (entry, ratio) in losses.iter().take(SHOWN_MAX) {
+            let _ = writeln!(out, "  {ratio:.2}  {}", entry.name);
+        }
+        out.push('\n');
+    }
+    out
+}
+
+pub fn title(measure: Measure) -> &'static str {
+    match measure {
+        Measure::Time => "time",
+        Measure::Cpu => "CPU time",
+        Measure::Peak => "peak memory",
+        Measure::Final => "memory at the end",
+        Measure::Faults => "page faults",
+    }
+}
+
+fn changes(against: &Against) -> String {
+    let mut out = String::new();
+    for measure in MEASURES {
+        let changes = against
+            .changes
+            .iter()
+            .filter(|change| change.allocator == WEIR && change.measure == measure.name());
+        let (worse, better): (Vec<_>, Vec<_>) = changes.partition(|change| change.ratio > 1.0);
+        for (word, changes) in [("worse", worse), ("better", better)] {
+            if changes.is_empty() {
+                continue;
+            }
+            let _ = writeln!(out, "weir is {word} than before in {}:", title(measure));
+            for change in changes.iter().take(SHOWN_MAX) {
+                let percent = |ratio: f64| signed((ratio - 1.0) * 100.0);
+                let (low, high) = change.interval;
+                let change = (percent(change.ratio), &change.workload);
+                let _ = writeln!(
+                    out,
+                    "  {}  {} ({} to {})",
+                    change.0,
+                    change.1,
+                    percent(low),
+                    percent(high)
+                );
+            }
+        }
+    }
+    if out.is_empty() {
+        out.push_str("weir: no change since the earlier result beyond the intervals\n");
+    }
+    if !against.not_in_both.is_empty() {
+        let _ = writeln!(out, "not in both results: {}", against.not_in_both.join(", "));
+    }
+    for judged in &against.conditions {
+        let _ = match (judged.met.as_slice(), judged.uncertain.as_slice()) {
+            ([], []) => writeln!(out, "--fail-if '{}': not met", judged.condition),
+            ([], some) => {
+                writeln!(out, "--fail-if '{}': uncertain in {}", judged.condition, some.join(", "))
+            }
+            (some, _) => {
+                writeln!(out, "--fail-if '{}': met in {}", judged.condition, some.join(", "))
+            }
+        };
+    }
+    for note in &against.notes {
+        let _ = writeln!(out, "note: {note}");
+    }
+    out.push('\n');
+    out
+}
