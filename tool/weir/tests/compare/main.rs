@@ -725,7 +725,7 @@ fn man_pages_and_completions_know_every_command() {
     let scratch = Scratch::new();
     let result = tool(&["man", shown(&scratch.path(""))]).output().expect("the tool starts");
     assert_eq!(status(&result), 0);
-    for page in ["weir.1", "weir-run.1", "weir-compare.1", "weir-options.1"] {
+    for page in ["weir.1", "weir-run.1", "weir-compare.1", "weir-bench.1", "weir-options.1"] {
         let page = fs::read_to_string(scratch.path(page)).expect(page);
         assert!(page.contains(".SH NAME") && page.contains(".SH SYNOPSIS"), "{page}");
     }

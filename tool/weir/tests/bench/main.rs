@@ -1,0 +1,242 @@
+//! `weir bench` as a user sees it: what it lists, what it finds, what it keeps and compares with. Each test runs the
+//! built tool. It knows nothing of the tool's inside.
+//!
+//! SPDX-License-Identifier: Apache-2.0
+
+#[path = "../common/mod.rs"]
+mod common;
+
+use common::{Scratch, check_schema, compile, output, text, tool};
+use serde_json::Value;
+use std::fs;
+use std::path::Path;
+use std::process::Output;
+
+/// The C library's malloc, with a rest in each call.
+const SLOW: &str = r#"
+#include <stddef.h>
+#include <time.h>
+extern void* __libc_malloc(size_t bytes);
+extern void __libc_free(void* block);
+extern void* __libc_calloc(size_t count, size_t bytes);
+extern void* __libc_realloc(void* block, size_t bytes);
+void* malloc(size_t bytes) {
+    struct timespec rest = {0, 30000000};
+    nanosleep(&rest, NULL);
+    return __libc_malloc(bytes);
+}
+void free(void* block) { __libc_free(block); }
+void* calloc(size_t count, size_t bytes) { return __libc_calloc(count, bytes); }
+void* realloc(void* block, size_t bytes) { return __libc_realloc(block, bytes); }
+"#;
+
+/// Gives blocks that are in use.
+const TWICE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../bench/workloads/broken.c");
+
+/// A workload of some milliseconds.
+const SHORT: &[&str] = &["--only", "start/one"];
+
+fn shown(path: &Path) -> &str {
+    path.to_str().expect("UTF-8")
+}
+
+fn bench(scratch: &Scratch, options: &[&str]) -> (Output, Value) {
+    let file = scratch.path("bench.json");
+    let output = tool(&["bench", &format!("--json={}", shown(&file))])
+        .args(options)
+        .output()
+        .expect("the tool starts");
+    let json = fs::read_to_string(&file).unwrap_or_default();
+    let json = serde_json::from_str(&json)
+        .unwrap_or_else(|error| panic!("no JSON ({error}); stderr: {}", text(&output.stderr)));
+    (output, json)
+}
+
+fn named<'a>(rows: &'a Value, field: &str, name: &str) -> &'a Value {
+    let mut rows = rows.as_array().expect("an array").iter();
+    rows.find(|row| row[field] == name).unwrap_or_else(|| panic!("there is no {name}"))
+}
+
+#[test]
+fn what_there_is_and_what_is_not_installed_is_listed() {
+    let scratch = Scratch::new();
+    let listed = text(&output(&["bench", "--list"]).stdout);
+    for name in ["churn/lifo/tiny ", "server/t64 ", "pair/1m ", "start/one "] {
+        assert!(listed.contains(name), "{name} is not in {listed}");
+    }
+    let listed = tool(&["bench", "--list"])
+        .env("PATH", scratch.path("nowhere"))
+        .output()
+        .expect("the tool starts");
+    for name in
+        ["redis", "memcached", "sqlite", "python", "c++", "ghostscript", "z3", "java", "node"]
+    {
+        let line = format!("program/{name}: not installed: it needs ");
+        assert!(text(&listed.stdout).contains(&line), "{line}");
+    }
+    let mut run = tool(&["bench", "--only", "program/z3", "--allocators", "system"]);
+    let run = run.env("PATH", scratch.path("nowhere")).output().expect("the tool starts");
+    let run = text(&run.stdout);
+    assert!(run.contains("program/z3: not installed: it needs z3"), "{run}");
+}
+
+#[test]
+fn a_result_follows_the_schema_and_a_slow_allocator_is_seen() {
+    let scratch = Scratch::new();
+    let slow = compile(&scratch, "slow", SLOW, &["-shared", "-fPIC", "-O1", "-fno-builtin"]);
+    let with = format!("slow={}", shown(&slow));
+    let page = scratch.path("page.html");
+    let options = ["--allocators", "system,weir,slow", "--with", &with, "--html", shown(&page)];
+    let (run, json) = bench(&scratch, &[SHORT, &options].concat());
+    assert_eq!(run.status.code(), Some(0), "{json:#}");
+    let schema =
+        fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/bench.schema.json"));
+    let schema: Value = serde_json::from_str(&schema.expect("the schema")).expect("JSON");
+    check_schema(&json, &schema, &schema, "bench");
+
+    let entry = named(&json["workloads"], "name", "start/one");
+    let medians = |name: &str| {
+        named(&entry["results"], "allocator", name)["median"]["time"].as_f64().expect("a time")
+    };
+    assert!(
+        medians("slow") > 0.06 && medians("slow") > medians("system"),
+        "two calls of 30 ms: {entry:#}"
+    );
+    for name in ["system", "weir", "slow"] {
+        let result = named(&entry["results"], "allocator", name);
+        assert!(
+            result["proven"] == true
+                && result["rounds"] == 6
+                && result["interval"]["time"].is_array(),
+            "{result:#}"
+        );
+    }
+    let worst = named(&json["summary"], "allocator", "slow");
+    assert!(
+        worst["time"].as_f64() > named(&json["summary"], "allocator", "system")["time"].as_f64()
+    );
+    assert_eq!(worst["worst_time"]["workload"], "start/one");
+    let shown = text(&run.stdout);
+    assert!(shown.contains("start/one: ") && shown.contains("to the best peer"), "{shown}");
+
+    let page = fs::read_to_string(&page).expect("a page");
+    assert_eq!(page.matches("<svg").count(), 4, "all plots are in it");
+    assert!(!page.contains("src=") && !page.contains("href="), "it needs nothing else");
+    assert!(
+        page.contains("Where weir loses") && page.contains("start/one") && page.contains("slow")
+    );
+}
+
+#[test]
+fn a_lost_block_is_found() {
+    let scratch = Scratch::new();
+    let source = fs::read_to_string(TWICE).expect("the broken allocator");
+    let flags = ["-shared", "-fPIC", "-O1", "-fno-builtin", "-DFAULT_twice=1"];
+    let twice = compile(&scratch, "twice", &source, &flags);
+    let with = format!("twice={}", shown(&twice));
+    let options =
+        ["--quick", "--only", "churn/random/tiny", "--allocators", "system,twice", "--with", &with];
+    let (run, json) = bench(&scratch, &options);
+    assert_eq!(run.status.code(), Some(3));
+    let entry = named(&json["workloads"], "name", "churn/random/tiny");
+    let failure =
+        named(&entry["results"], "allocator", "twice")["failure"].as_str().unwrap_or_default();
+    assert!(failure.contains("a block has lost its content"), "{failure}");
+    assert!(named(&entry["results"], "allocator", "system")["failure"].is_null());
+    assert!(named(&json["summary"], "allocator", "twice")["time"].is_null(), "it has no figures");
+}
+
+/// Gives weir's figures of a result another size.
+fn scaled(json: &Value, factor: f64) -> Value {
+    let mut json = json.clone();
+    let times = |value: &mut Value| *value = (value.as_f64().expect("a number") * factor).into();
+    for entry in json["workloads"].as_array_mut().expect("an array") {
+        let results = entry["results"].as_array_mut().expect("an array").iter_mut();
+        for result in results.filter(|result| result["allocator"] == "weir") {
+            times(&mut result["median"]["time"]);
+            result["interval"]["time"]
+                .as_array_mut()
+                .expect("an interval")
+                .iter_mut()
+                .for_each(times);
+        }
+    }
+    json
+}
+
+#[test]
+fn a_change_is_found_and_an_equal_result_is_not_one() {
+    let scratch = Scratch::new();
+    let both = ["--allocators", "system,weir"];
+    let (_, json) = bench(&scratch, &[SHORT, &both].concat());
+    let before = scratch.path("before.json");
+    let against = |earlier: &Value, condition: &str| {
+        fs::write(&before, earlier.to_string()).expect("write");
+        let options = ["--against", shown(&before), "--fail-if", condition];
+        bench(&scratch, &[SHORT, &both, &options].concat())
+    };
+    // As if it had taken next to nothing: now it takes much more, whatever the machine does.
+    let (run, worse) = against(&scaled(&json, 0.0001), "time>+300%");
+    assert_eq!(run.status.code(), Some(1), "{}", text(&run.stdout));
+    assert_eq!(worse["against"]["conditions"][0]["met"], serde_json::json!(["start/one"]));
+    assert_eq!(worse["against"]["changes"][0]["allocator"], "weir");
+    assert!(text(&run.stdout).contains("--fail-if 'time>+300%': met in start/one"));
+
+    let (run, equal) = against(&json, "time>+300%");
+    assert_eq!(run.status.code(), Some(0), "{}", text(&run.stdout));
+    assert_eq!(equal["against"]["conditions"][0]["met"], serde_json::json!([]));
+    let schema =
+        fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/bench.schema.json"));
+    let schema: Value = serde_json::from_str(&schema.expect("the schema")).expect("JSON");
+    check_schema(&worse, &schema, &schema, "bench");
+}
+
+#[test]
+fn wrong_usage_is_told() {
+    let scratch = Scratch::new();
+    let text_file = scratch.path("text");
+    fs::write(&text_file, "no result").expect("write");
+    let cases: [(&[&str], &str); 6] = [
+        (&["--only", "nothing"], "no workload has that in its name"),
+        (&["--fail-if", "time>+3%"], "--against"),
+        (&["--against", shown(&text_file)], "no result of 'weir bench"),
+        (&["--quick", "--rounds", "3"], "cannot be used with"),
+        (&["--save", "a/b"], "a name, not a path"),
+        (&["--allocators", "nobody"], "no allocator 'nobody' here"),
+    ];
+    for (options, part) in cases {
+        let run = tool(&["bench"]).args(options).output().expect("the tool starts");
+        let said = text(&run.stderr);
+        assert!(
+            run.status.code() == Some(2) && said.contains(part),
+            "{options:?}: {:?}: {said}",
+            run.status
+        );
+        assert_eq!(said.lines().count(), 1, "{said}");
+    }
+}
+
+#[test]
+fn a_result_is_kept_by_name() {
+    let scratch = Scratch::new();
+    fs::create_dir_all(scratch.path("bench/results")).expect("a folder");
+    let mut command = tool(&[
+        "bench",
+        "--only",
+        "start/one",
+        "--quick",
+        "--allocators",
+        "weir",
+        "--quiet",
+        "--save",
+        "here",
+    ]);
+    let run = command.current_dir(scratch.path(".")).output().expect("the tool starts");
+    assert!(run.status.success() && run.stdout.is_empty(), "{}", text(&run.stderr));
+    let kept = fs::read_to_string(scratch.path("bench/results/here.json")).expect("a result");
+    let kept: Value = serde_json::from_str(&kept).expect("JSON");
+    assert_eq!(
+        (&kept["quick"], &kept["allocators"][0]["name"]),
+        (&Value::Bool(true), &Value::from("weir"))
+    );
+}
