@@ -15,7 +15,7 @@ import signal
 import subprocess
 import sys
 import time
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 
 MIB = 1 << 20
 GIB = 1 << 30
@@ -28,16 +28,18 @@ LARGE = ["--mix", "large", "--size-max", "8m", "--live-max", "300m"]
 class Environment:
     """One run: its name, the model's arguments, and what is different about the world.
 
-    limits: {RLIMIT_*: bytes}; options: WEIR_OPTIONS; sysctl: (name, value), machine-wide;
+    limits: {RLIMIT_*: bytes}; options: WEIR_OPTIONS; sysctl: {name: value}, machine-wide;
     ops: calls relative to --ops; runs: number of runs, each with its own seed.
     """
 
     def __init__(self, name, model, limits=None, options="", sysctl=None, ops=1.0, runs=1):
         self.name, self.model, self.limits = name, model, limits or {}
-        self.options, self.sysctl, self.ops, self.runs = options, sysctl, ops, runs
+        self.options, self.sysctl, self.ops, self.runs = options, sysctl or {}, ops, runs
 
 
 AS = resource.RLIMIT_AS
+# All memory may be promised, so that what else runs does not decide.
+STRICT = {"vm/overcommit_ratio": "100", "vm/overcommit_memory": "2"}
 DATA = resource.RLIMIT_DATA
 # Every free is looked at for whole pages, and those go after a millisecond.
 AT_ONCE = "release_delay=1:release_window=1:release_delay_max=1:release_floor=0:thread_free_max=0"
@@ -60,12 +62,12 @@ ENVIRONMENTS = [
                 {DATA: 300 * MIB}, ops=0.05),
     Environment("small stacks", [*MIXED, "--stack", "32k"], {resource.RLIMIT_STACK: 128 * 1024}),
     Environment("many short threads", [*SMALL, "--life", "200", "--threads", "8"], ops=0.2),
-    Environment("machine-wide: vm.overcommit_memory=2", MIXED, sysctl=("vm/overcommit_memory", "2")),
+    Environment("machine-wide: vm.overcommit_memory=2", MIXED, sysctl=STRICT),
     Environment("machine-wide: vm.overcommit_memory=2, large", LARGE, ops=0.02,
-                sysctl=("vm/overcommit_memory", "2")),
-    Environment("machine-wide: vm.max_map_count=512", MIXED, sysctl=("vm/max_map_count", "512")),
+                sysctl=STRICT),
+    Environment("machine-wide: vm.max_map_count=512", MIXED, sysctl={"vm/max_map_count": "512"}),
     Environment("machine-wide: vm.max_map_count=512, large", LARGE, ops=0.02,
-                sysctl=("vm/max_map_count", "512")),
+                sysctl={"vm/max_map_count": "512"}),
     Environment("small address space: reserve=256m, RLIMIT_AS 512 MiB", MIXED, {AS: 512 * MIB},
                 "reserve=256m"),
     Environment("exhausted reserve: reserve=64m, live 300 MiB", LARGE, options="reserve=64m", ops=0.02),
@@ -85,9 +87,9 @@ ENVIRONMENTS = [
     Environment("guard_rate=2: checks=full", MIXED, options="guard_rate=2:checks=full", ops=0.1),
     Environment("guard_rate=100: memory goes back at once", MIXED, options=AT_ONCE + ":guard_rate=100", ops=0.5),
     Environment("machine-wide: vm.max_map_count=512, guard_rate=2", SMALL, options="guard_rate=2",
-                sysctl=("vm/max_map_count", "512"), ops=0.1),
+                sysctl={"vm/max_map_count": "512"}, ops=0.1),
     Environment("machine-wide: vm.overcommit_memory=2, guard_rate=2", SMALL, options="guard_rate=2",
-                sysctl=("vm/overcommit_memory", "2"), ops=0.1),
+                sysctl=STRICT, ops=0.1),
     Environment("trust_size=yes", MIXED, options="trust_size=yes"),
     Environment("dirty_max=0", MIXED, options="dirty_max=0"),
     Environment("dirty_max=0, large", LARGE, options="dirty_max=0", ops=0.02),
@@ -104,12 +106,9 @@ ENVIRONMENTS = [
 
 
 @contextmanager
-def machine_setting(setting):
+def machine_setting(name, value):
     """Set /proc/sys/NAME to VALUE while the body runs; the old value comes back whatever happens."""
-    if setting is None:
-        yield
-        return
-    path = "/proc/sys/" + setting[0]
+    path = "/proc/sys/" + name
     with open(path) as f:
         old = f.read()
 
@@ -119,7 +118,7 @@ def machine_setting(setting):
     handler = signal.signal(signal.SIGTERM, interrupted)
     try:
         with open(path, "w") as f:
-            f.write(setting[1])
+            f.write(value)
         yield
     finally:
         with open(path, "w") as f:
@@ -150,7 +149,9 @@ def run(args, environment, seed):
         flag = {AS: "-v", DATA: "-d"}.get(which, "-s")
         shown = f"ulimit {flag} {value // 1024}; {shown}"
     try:
-        with machine_setting(environment.sysctl):
+        with ExitStack() as settings:
+            for setting in environment.sysctl.items():
+                settings.enter_context(machine_setting(*setting))
             done = subprocess.run(command, env=env, preexec_fn=limit, capture_output=True, text=True,
                                   timeout=args.timeout)
     except OSError as error:
