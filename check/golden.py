@@ -19,6 +19,7 @@ SPDX-License-Identifier: Apache-2.0
 """
 import argparse
 import json
+import multiprocessing
 import os
 import re
 import shlex
@@ -26,6 +27,7 @@ import shutil
 import subprocess
 import sys
 from collections import Counter, namedtuple
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -385,23 +387,31 @@ def compiler_version(compiler):
     return f"{compiler} {number.group(0) if number else 'unknown'}"
 
 
-def measure(flavour, library=None):
-    """{"compiler", "flags", "functions"} of one flavour."""
-    flags = []
-    if flavour.kind == "shared":
-        folder = ROOT / "build" / "golden" / flavour.name.replace("/", "-")
-        folder.mkdir(parents=True, exist_ok=True)
-        if library is None:
-            folder, library, flags = build_shared(flavour)
-        program, binary, names, step = compile_trace(flavour, folder), library, SHARED, flavour.step
-    else:
+# The program that traces, and the library that it preloads; None: the program holds it.
+Built = namedtuple("Built", "program library flags")
+
+
+def build(flavour, library=None):
+    if flavour.kind != "shared":
         program, flags = build_lto(flavour)
-        folder, binary, names, step = program.parent, program, PAIRS, 1
-    preload = library if flavour.kind == "shared" else None
+        return Built(program, None, flags)
+    folder = ROOT / "build" / "golden" / flavour.name.replace("/", "-")
+    folder.mkdir(parents=True, exist_ok=True)
+    flags = []
+    if library is None:
+        folder, library, flags = build_shared(flavour)
+    return Built(compile_trace(flavour, folder), library, flags)
+
+
+def measure(flavour, built):
+    """{"compiler", "flags", "functions"} of one flavour."""
+    program, library, flags = built
+    names, step = (SHARED, flavour.step) if library else (PAIRS, 1)
     if flavour.arch == "aarch64":
-        calls = trace_emulated(program, names, step, preload, folder)
+        calls = trace_emulated(program, names, step, library, program.parent)
     else:
-        calls = trace_stepped(program, names, step, preload)
+        calls = trace_stepped(program, names, step, library)
+    binary = library or program
     code, entries = disassemble(flavour.arch, binary), symbols(flavour.arch, binary)
     functions = {}
     for name in names:
@@ -539,6 +549,35 @@ def self_test():
     return 0 if all(results) else 1
 
 
+def stay_on(processors):
+    """A tracer and the program that it traces take turns: on one processor neither waits for another to wake up."""
+    os.sched_setaffinity(0, {processors.get()})
+
+
+def measure_all(chosen, library):
+    """{name: figures} and the failures. Flavours share folders, so that they are built one after the other; they
+    are traced side by side, one on each processor."""
+    running, measured, failures = {}, {}, []
+    processors = multiprocessing.Queue()
+    for processor in sorted(os.sched_getaffinity(0)):
+        processors.put(processor)
+    with ProcessPoolExecutor(len(os.sched_getaffinity(0)), initializer=stay_on, initargs=(processors,)) as pool:
+        for flavour in chosen:
+            if not shutil.which(flavour.cc):
+                failures.append((False, f"{flavour.name}: no {flavour.cc} here"))
+                continue
+            try:
+                running[flavour.name] = pool.submit(measure, flavour, build(flavour, library))
+            except (Failure, subprocess.SubprocessError) as error:
+                failures.append((False, f"{flavour.name}: {error}"))
+        for name, future in running.items():
+            try:
+                measured[name] = future.result()
+            except (Failure, subprocess.SubprocessError) as error:
+                failures.append((False, f"{name}: {error}"))
+    return measured, failures
+
+
 def main():
     parser = argparse.ArgumentParser(description="compare the fast path with its golden counts")
     parser.add_argument("--update", action="store_true", help="rewrite the golden file")
@@ -553,15 +592,7 @@ def main():
     chosen = [f for f in FLAVOURS if not arguments.flavour or f.name in arguments.flavour]
     if arguments.lib:
         chosen = FLAVOURS[:1]
-    measured, verdicts = {}, []
-    for flavour in chosen:
-        if not shutil.which(flavour.cc):
-            verdicts.append((False, f"{flavour.name}: no {flavour.cc} here"))
-            continue
-        try:
-            measured[flavour.name] = measure(flavour, arguments.lib and arguments.lib.resolve())
-        except (Failure, subprocess.SubprocessError) as error:
-            verdicts.append((False, f"{flavour.name}: {error}"))
+    measured, verdicts = measure_all(chosen, arguments.lib and arguments.lib.resolve())
     print(f"{'':20} {'function':17} insns  worst loads stores branches calls  sizes on one path  fast calls")
     for name, figures in measured.items():
         for function, row in figures["functions"].items():

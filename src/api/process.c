@@ -21,6 +21,7 @@
 #include "core/options.h"
 #include "heap/guard.h"
 #include "heap/heap.h"
+#include "heap/tag_fault.h"
 #include "os/os.h"
 #include "page/span.h"
 #include "pool/pool.h"
@@ -107,6 +108,7 @@ static void fork_child(void) {
     if (fork_locks_streams && _IO_list_resetlock != NULL) _IO_list_resetlock();
     /* The thread that was making the key did not come along. */
     if (load_relaxed(&thread_key_state) == KEY_MAKING) store_relaxed(&thread_key_state, (uint32_t)KEY_NONE);
+    os_fault_forked();
     pool_fork_child(); /* first: the thread's heap may be set aside by the other */
     heap_fork_child();
     wire_forked();
@@ -120,6 +122,7 @@ static __attribute__((constructor(101))) void library_start(void) {
     pthread_atfork(fork_prepare, fork_parent, fork_child);
     heap_options_start();
     if (core_options.guard_rate != 0) guard_start();
+    if (core_options.tagging != 0) tag_fault_start();
 }
 
 static __attribute__((destructor)) void library_end(void) {

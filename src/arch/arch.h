@@ -1,4 +1,4 @@
-/* arch.h: the one word per thread, and what else differs between processors.
+/* arch.h: the one word per thread, tags of memory, and what else differs between processors.
  *
  * `arch_thread_word()` returns the calling thread's `weir_thread_word`, read afresh by inline assembly
  * that carries the TLS relocation itself, so that no compiler keeps the thread's address over a call
@@ -45,12 +45,20 @@ WEIR_INLINE void arch_thread_word_set(void* word) { weir_thread_word = word; }
 
 #if defined(__x86_64__)
 #    include "arch/x86_64/stack.h"
+#    include "arch/x86_64/tag.h"
 #    include "arch/x86_64/thread.h"
 #elif defined(__aarch64__)
 #    include "arch/aarch64/stack.h"
+#    include "arch/aarch64/tag.h"
 #    include "arch/aarch64/thread.h"
 #else
 #    error "weir runs on x86-64 and aarch64 only"
 #endif
+
+/* -DWEIR_TAGS=0 leaves heap tagging out. */
+#ifndef WEIR_TAGS
+#    define WEIR_TAGS 1
+#endif
+enum { config_tags = ARCH_HAS_TAGS && WEIR_TAGS };
 
 #endif

@@ -54,13 +54,18 @@ WEIR_FN void core_report_text(const char* code, const char* what) {
     core_report_end();
 }
 
+/* A block's address is told without its tag, as everywhere. */
+static uintptr_t pointer_told(const void* pointer) {
+    return (uintptr_t)(core_options.tagging != 0 ? arch_tag_clear(pointer) : pointer);
+}
+
 WEIR_FN void core_report_say_pointer(const char* code, const char* what, const void* pointer,
                                      const char* call) {
     char said[320];
     struct text t = text_make(said, sizeof said - 1);
     text_string(&t, what);
     text_char(&t, ' ');
-    text_hex(&t, (uintptr_t)pointer);
+    text_hex(&t, pointer_told(pointer));
     text_string(&t, " in ");
     text_string(&t, call);
     said[t.length] = '\0';

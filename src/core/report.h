@@ -14,6 +14,7 @@
 #define REPORT_FOREIGN "not a block of this heap"
 #define REPORT_INTERIOR "not the start of a block"
 #define REPORT_FREED "already freed"
+#define REPORT_TAG "the pointer's tag is not the block's"
 #define REPORT_WRITTEN "a freed block was written to"
 
 /* Number of reports so far. Sync: relaxed; a figure for people. */

@@ -7,16 +7,19 @@
 #include "heap/full.h"
 #include "heap/guard.h"
 #include "heap/heap.h"
+#include "heap/history.h"
 #include "heap/large.h"
 #include "heap/medium.h"
 #include "heap/refill.h"
 #include "heap/slab.h"
+#include "heap/tagged.h"
 #include "os/os.h"
+#include "tag/tag.h"
 
 /* Pop from a bin of any class; NULL: empty, or its list was written to. */
 static inline block_t* bin_pop(struct bin* b, size_t slab_bytes) {
     block_t* p = b->head;
-    if ((uintptr_t)p - b->base >= slab_bytes) return NULL;
+    if (!arch_distance_within((uintptr_t)p - b->base, slab_bytes)) return NULL;
     b->head = p->next;
     return p;
 }
@@ -47,7 +50,8 @@ static void* class_alloc(struct heap* h, unsigned c, size_t size, size_t align) 
         if (weir_unlikely(b->head != NULL)) {
             /* Dropped before it is reported: a handler of the abort may allocate. */
             const void* bad = b->head;
-            if ((uintptr_t)bad - b->base < slab_bytes) continue; /* a signal handler's fork filled it */
+            if (arch_distance_within((uintptr_t)bad - b->base, slab_bytes))
+                continue; /* a signal handler's fork filled it */
             b->head = NULL;
             core_report("corrupt-list", REPORT_WRITTEN, bad, "malloc");
         }
@@ -63,6 +67,7 @@ static void* class_alloc(struct heap* h, unsigned c, size_t size, size_t align) 
             if (sealed != NULL) store_relaxed(&h->handed_out, h->handed_out + 1);
             heap_leave(h);
             if (sealed == NULL) continue;
+            if (history_is_on()) history_note(HISTORY_ALLOC, sealed);
             return sealed;
         }
     }
@@ -98,6 +103,7 @@ WEIR_FN void* heap_alloc_slow(size_t size) {
 
 WEIR_FN void* heap_alloc_zeroable(size_t size, bool* zeroed) {
     *zeroed = false;
+    if (tag_is_on() && size > SMALL_MAX && size <= SLAB_MAX) return medium_alloc_zeroable(size, zeroed);
     if (size <= SLAB_MAX) return heap_alloc(size);
     return span_block_alloc(size, 1, zeroed);
 }
@@ -110,10 +116,10 @@ WEIR_FN void* heap_alloc_aligned(size_t size, size_t align) {
     return span_block_alloc(size == 0 ? 1 : size, align, &zeroed);
 }
 
-/* The record of the slab, chunk or large block that block p lies in, and its usable bytes; NULL after a
- * report. */
-static struct slice* block_find(const void* p, size_t* usable, const char* call) {
-    struct slice* s = slice_find(p);
+/* The record of the slab, chunk or large block that the block at `address`, p without its tag, lies in, and
+ * its usable bytes; NULL after a report. */
+static struct slice* block_find_at(const void* address, const void* p, size_t* usable, const char* call) {
+    struct slice* s = slice_find(address);
     if (s == NULL) {
         core_report("invalid-free", REPORT_FOREIGN, p, call);
         return NULL;
@@ -123,20 +129,29 @@ static struct slice* block_find(const void* p, size_t* usable, const char* call)
         *usable = medium_usable(s, p, call);
         return *usable == 0 ? NULL : s;
     }
-    if (load_relaxed(&s->kind) == SLICE_LARGE && slice_address(s) == (uintptr_t)p) {
+    if (load_relaxed(&s->kind) == SLICE_LARGE && slice_address(s) == (uintptr_t)address) {
         *usable = s->bytes;
         if (weir_likely(!large_is_kept(s))) return s;
         core_report("double-free", REPORT_FREED, p, call);
         return NULL;
     }
-    if (load_relaxed(&s->kind) == SLICE_SLAB && slab_holds_block(s, p)) {
+    if (load_relaxed(&s->kind) == SLICE_SLAB && slab_holds_block(s, address)) {
         *usable = slab_class(s)->bytes;
-        if (!full_is_on() || !full_is_free(p)) return s;
-        core_report("double-free", REPORT_FREED, p, call);
+        if (!full_is_on() || !full_is_free(tag_access(address))) return s;
+        core_report_say_pointer("double-free", REPORT_FREED, p, call);
+        history_say(p, true);
+        core_report_end();
         return NULL;
     }
     block_misuse(s, p, call);
     return NULL;
+}
+
+static struct slice* block_find(const void* p, size_t* usable, const char* call) {
+    struct slice* s = block_find_at(tag_strip(p), p, usable, call);
+    if (s == NULL || load_relaxed(&s->kind) == SLICE_CHUNK) return s;
+    bool fits = load_relaxed(&s->kind) == SLICE_LARGE ? tagged_fits_large(p, call) : tagged_fits(p, call);
+    return fits ? s : NULL;
 }
 
 WEIR_FN size_t heap_usable(const void* p, const char* call) {

@@ -15,6 +15,7 @@
 #include "page/hole.h"
 #include "page/release.h"
 #include "page/span.h"
+#include "tag/tag.h"
 
 enum { BIN_WORDS = (RUN_BINS + 63) / 64 };
 /* Idle pages of an arena, in bytes, past which those of a chunk become holes. */
@@ -22,12 +23,15 @@ enum { IDLE_BYTES_MAX = 262144 };
 
 struct arena {
     struct os_lock lock;
-    bool torn;                /* since a fork that interrupted the lock's owner; Sync: the lock */
-    uint32_t idle_count;      /* of all chunks; Sync: relaxed atomic, written under the lock */
-    uint64_t bins[BIN_WORDS]; /* bit b: with[b] != 0 */
-    uint64_t with[RUN_BINS];  /* bit i: chunk i has a run in list b */
-    uint64_t made;            /* bit i: chunk i has memory */
-    uint64_t empty;           /* bit i: and none of its blocks is in use */
+    bool torn;                           /* since a fork that interrupted the lock's owner; Sync: the lock */
+    uint32_t idle_count;                 /* of all chunks; Sync: relaxed atomic, written under the lock */
+    uint64_t bins[BIN_WORDS];            /* bit b: with[b] != 0 */
+    uint64_t with[RUN_BINS];             /* bit i: chunk i has a run in list b */
+    uint64_t made;                       /* bit i: chunk i has memory */
+    uint64_t empty;                      /* bit i: and none of its blocks is in use */
+    uint64_t quick_with[MEDIUM_CLASSES]; /* bit i: chunk i has a quick block of the class */
+    uint32_t quick_units; /* of all quick blocks; Sync: relaxed atomic, written under the lock */
+    uint32_t quick_hand;  /* the class whose quick blocks go next, in turns */
     struct chunk* chunks[ARENA_CHUNKS];
     uint64_t used[MEDIUM_CLASSES]; /* Sync: relaxed atomic, written under the lock */
 };
@@ -39,6 +43,7 @@ static uint32_t arena_count; /* set by arena_start, before which there is none; 
 static bool bit_is(const uint64_t* words, uint32_t i) { return (words[i / 64] >> (i % 64) & 1) != 0; }
 static void bit_put(uint64_t* words, uint32_t i) { words[i / 64] |= 1ull << (i % 64); }
 static void bit_clear(uint64_t* words, uint32_t i) { words[i / 64] &= ~(1ull << (i % 64)); }
+static uint32_t class_units(unsigned m) { return size_classes[SMALL_CLASSES + m].bytes >> UNIT_SHIFT; }
 static unsigned class_at(const struct chunk* k, uint32_t unit) {
     return block_class(load_relaxed(&k->blocks[unit / GROUP_UNITS]));
 }
@@ -254,12 +259,148 @@ static void pages_publish(struct chunk* k) {
     }
 }
 
+/* ---- Tags, where memory has them. Under the lock, so that two neighbours do not choose at the same time. */
+
+/* Those of the blocks on both sides, as a mask. A free run has none to differ from; nor is it looked at,
+ * since it may have no memory. */
+static uint32_t tags_beside(const struct chunk* k, uint32_t unit, uint32_t units) {
+    uint32_t mask = TAG_NOT_NONE;
+    const char* p = (const char*)(k->address + ((uintptr_t)unit << UNIT_SHIFT));
+    uint32_t end = unit + units;
+    if (unit != 0 && !bit_is(k->free, unit - 1)) mask |= 1u << tag_of(tag_read(p - TAG_GRANULE));
+    if (end != chunk_end() && !bit_is(k->free, end))
+        mask |= 1u << tag_of(tag_read(p + ((size_t)units << UNIT_SHIFT)));
+    return mask;
+}
+
+/* Those that the blocks before had which had some of this one's memory. */
+static uint32_t tags_before(const struct chunk* k, uint32_t unit, uint32_t units) {
+    uint32_t mask = 0;
+    if (k->formers == NULL) return 0;
+    for (uint32_t i = unit; i < unit + units; i++) mask |= 1u << k->formers[i];
+    return mask;
+}
+
+/* A new block gets its tag, and zeroes if wanted. */
+static void* medium_tag(void* p, bool zero) {
+    struct chunk* k = arena_chunk(p)->free;
+    uint32_t unit = (uint32_t)(((uintptr_t)p - k->address) >> UNIT_SHIFT);
+    uint16_t* block = &k->blocks[unit / GROUP_UNITS];
+    uint32_t units = class_units(class_at(k, unit));
+    if (k->formers == NULL) k->formers = span_meta_alloc(CHUNK_UNITS);
+    uint32_t beside = tags_beside(k, unit, units);
+    void* tagged = tag_choose(p, beside | tags_before(k, unit, units));
+    if (tag_of(tagged) == 0) tagged = tag_choose(p, beside); /* there was one of each */
+    size_t bytes = (size_t)units << UNIT_SHIFT;
+    if (zero)
+        tag_set_zero(tagged, bytes);
+    else
+        tag_set(tagged, bytes);
+    store_relaxed(block, (uint16_t)(load_relaxed(block) | BLOCK_TAGGED));
+    return tagged;
+}
+
+/* A block is about to become part of a free run. */
+static void block_untag(struct chunk* k, uint32_t unit, uint32_t units) {
+    char* p = (char*)(k->address + ((uintptr_t)unit << UNIT_SHIFT));
+    tag_set(p, (size_t)units << UNIT_SHIFT);
+}
+
+WEIR_FN void* arena_retag(struct slice* s, void* p) {
+    struct chunk* k = s->free;
+    uint32_t unit = (uint32_t)(((uintptr_t)p - k->address) >> UNIT_SHIFT);
+    os_lock_take(&k->arena->lock);
+    uint32_t units = class_units(class_at(k, unit));
+    if (k->formers != NULL)
+        for (uint32_t i = unit; i < unit + units; i++) k->formers[i] = (uint8_t)tag_of(p);
+    void* tagged = tag_choose(p, tags_beside(k, unit, units));
+    tag_set(tagged, (size_t)units << UNIT_SHIFT);
+    os_lock_give(&k->arena->lock);
+    return tagged;
+}
+
 /* ---- Chunks. */
 
 static void chunk_forget(struct chunk* k) {
     k->used = k->idle_count = 0;
     for (unsigned i = 0; i < CHUNK_SLICES; i++) k->idle[i] = 0;
     for (unsigned b = 0; b < RUN_BINS; b++) k->heads[b] = 0;
+    for (unsigned m = 0; m < MEDIUM_CLASSES; m++) k->quick[m] = 0;
+}
+
+/* ---- Quick lists: freed blocks that no run has swallowed yet. Their pages stay as they are. */
+
+static void quick_change(struct arena* a, uint32_t changed) {
+    store_relaxed(&a->quick_units, a->quick_units + changed);
+}
+
+/* Whether the block that starts at the unit is free already. */
+static bool is_quick(const struct chunk* k, uint32_t unit) {
+    return (load_relaxed(&k->blocks[unit / GROUP_UNITS]) & BLOCK_QUICK) != 0;
+}
+
+static void quick_link(struct chunk* k, uint32_t unit, unsigned m) {
+    k->quick_next[unit / GROUP_UNITS] = k->quick[m];
+    k->quick[m] = (uint16_t)(unit + 1);
+    k->arena->quick_with[m] |= 1ull << k->index;
+    quick_change(k->arena, class_units(m));
+}
+
+static void quick_push(struct chunk* k, uint32_t unit, unsigned m) {
+    uint16_t* block = &k->blocks[unit / GROUP_UNITS];
+    store_relaxed(block, (uint16_t)(load_relaxed(block) | BLOCK_KEPT | BLOCK_QUICK));
+    commit();
+    quick_link(k, unit, m);
+}
+
+/* The first quick block of class m in chunk k, which has one, is on the list no more. */
+static uint32_t quick_unlink(struct chunk* k, unsigned m) {
+    uint32_t unit = k->quick[m] - 1u;
+    k->quick[m] = k->quick_next[unit / GROUP_UNITS];
+    if (k->quick[m] == 0) k->arena->quick_with[m] &= ~(1ull << k->index);
+    quick_change(k->arena, 0 - class_units(m));
+    return unit;
+}
+
+static void* quick_pop(struct arena* a, unsigned m, uint32_t align_units) {
+    if (a->quick_with[m] == 0 || tag_is_on()) return NULL;
+    struct chunk* k = a->chunks[bit_low(a->quick_with[m])];
+    if (((k->quick[m] - 1u) & (align_units - 1)) != 0) return NULL;
+    uint32_t unit = quick_unlink(k, m);
+    commit();
+    uint16_t* block = &k->blocks[unit / GROUP_UNITS];
+    store_relaxed(block, (uint16_t)(load_relaxed(block) & ~(BLOCK_KEPT | BLOCK_QUICK)));
+    return (void*)(k->address + ((uintptr_t)unit << UNIT_SHIFT));
+}
+
+static bool block_give(struct chunk* k, uint32_t unit, unsigned m);
+
+/* The quick blocks of class m become free runs. True: pages became holes. */
+static bool quick_flush_class(struct arena* a, unsigned m) {
+    bool published = false;
+    while (a->quick_with[m] != 0) {
+        struct chunk* k = a->chunks[bit_low(a->quick_with[m])];
+        published |= block_give(k, quick_unlink(k, m), m);
+    }
+    return published;
+}
+
+static bool quick_flush(struct arena* a, uint32_t most) {
+    bool published = false;
+    for (unsigned i = 0; i < MEDIUM_CLASSES && a->quick_units > most; i++) {
+        published |= quick_flush_class(a, a->quick_hand);
+        a->quick_hand = (a->quick_hand + 1) % MEDIUM_CLASSES;
+    }
+    weir_assert(a->quick_units <= most);
+    return published;
+}
+
+/* None where memory is tagged: a block that comes back gets another tag than its neighbours under the lock.
+ */
+static uint32_t quick_most(const struct arena* a) {
+    if (tag_is_on()) return 0;
+    uint32_t most = (uint32_t)__builtin_popcountll(a->made) * QUICK_CHUNK_BYTES_MAX;
+    return (most < QUICK_BYTES_MAX ? most : QUICK_BYTES_MAX) >> UNIT_SHIFT;
 }
 
 static bool chunk_add(struct arena* a) {
@@ -287,7 +428,22 @@ static bool chunk_add(struct arena* a) {
     a->empty |= 1ull << index;
     commit();
     a->made |= 1ull << index;
-    run_insert(k, 0, CHUNK_UNITS);
+    run_insert(k, 0, chunk_end());
+    return true;
+}
+
+/* A block becomes free. True: pages became holes. */
+static bool block_give(struct chunk* k, uint32_t unit, unsigned m) {
+    struct arena* a = k->arena;
+    uint32_t units = class_units(m);
+    uint32_t from;
+    uint32_t to;
+    if (tag_is_on()) block_untag(k, unit, units);
+    run_give(k, unit, units, &from, &to);
+    pages_give(k, unit, units, from, to);
+    if (--k->used == 0) a->empty |= 1ull << k->index;
+    if (a->idle_count <= (uint32_t)IDLE_BYTES_MAX >> page_shift) return false;
+    pages_publish(k);
     return true;
 }
 
@@ -302,24 +458,41 @@ static struct slice* chunk_remove(struct chunk* k) {
     return k->slice;
 }
 
+/* Spans that are to be given back without the lock. */
+struct gone {
+    unsigned count;
+    struct slice* slices[ARENA_CHUNKS];
+};
+static void gone_free(const struct gone* g) {
+    for (unsigned i = 0; i < g->count; i++) span_free_paged(g->slices[i]);
+}
+
+/* Of the empty chunks one stays. */
+static void empty_remove(struct arena* a, struct gone* g) {
+    for (uint64_t left = a->empty & (a->empty - 1); left != 0; left &= left - 1)
+        g->slices[g->count++] = chunk_remove(a->chunks[bit_low(left)]);
+}
+
 /* No block starts at the unit. */
 static void block_forget(struct chunk* k, uint32_t unit) {
     uint16_t* block = &k->blocks[unit / GROUP_UNITS];
-    if (load_relaxed(block) >> BLOCK_UNIT_SHIFT == unit % GROUP_UNITS) store_relaxed(block, (uint16_t)0);
+    uint32_t known = load_relaxed(block);
+    if ((known >> BLOCK_UNIT_SHIFT & BLOCK_UNIT) == unit % GROUP_UNITS) store_relaxed(block, (uint16_t)0);
 }
 
 /* All but the bits anew from the bits. */
 static void chunk_rebuild(struct chunk* k) {
+    uint32_t last = chunk_end();
     chunk_forget(k);
     uint32_t start = 0; /* of the free run that goes on, or 0 where none does */
     bool open = false;
-    for (uint32_t unit = 0; unit <= CHUNK_UNITS; unit++) {
-        bool ends = unit == CHUNK_UNITS || (bit_is(k->starts, unit) && !bit_is(k->free, unit));
-        bool starts = unit != CHUNK_UNITS && bit_is(k->starts, unit) && bit_is(k->free, unit);
+    for (uint32_t unit = 0; unit <= last; unit++) {
+        bool ends = unit == last || (bit_is(k->starts, unit) && !bit_is(k->free, unit));
+        bool starts = unit != last && bit_is(k->starts, unit) && bit_is(k->free, unit);
         if (starts && !open) {
             start = unit;
             open = true;
-        } else if (unit != CHUNK_UNITS && !ends) {
+        } else if (unit != last && !ends) {
             bit_clear(k->starts, unit);
             bit_clear(k->free, unit);
         }
@@ -336,20 +509,28 @@ static void chunk_rebuild(struct chunk* k) {
             }
         }
         open = false;
-        if (unit == CHUNK_UNITS) break;
+        if (unit == last) break;
         k->used++;
         unsigned m = class_at(k, unit);
-        if (m < MEDIUM_CLASSES) store_relaxed(&k->arena->used[m], k->arena->used[m] + 1);
+        if (m >= MEDIUM_CLASSES) continue;
+        if ((load_relaxed(&k->blocks[unit / GROUP_UNITS]) & BLOCK_QUICK) != 0)
+            quick_link(k, unit, m);
+        else
+            store_relaxed(&k->arena->used[m], k->arena->used[m] + 1);
     }
     if (k->used == 0) k->arena->empty |= 1ull << k->index;
 }
 
 static void arena_rebuild(struct arena* a) {
     store_relaxed(&a->idle_count, 0u);
+    store_relaxed(&a->quick_units, 0u);
     a->empty = 0;
     for (unsigned b = 0; b < RUN_BINS; b++) a->with[b] = 0;
     for (unsigned word = 0; word < BIN_WORDS; word++) a->bins[word] = 0;
-    for (unsigned m = 0; m < MEDIUM_CLASSES; m++) store_relaxed(&a->used[m], (uint64_t)0);
+    for (unsigned m = 0; m < MEDIUM_CLASSES; m++) {
+        store_relaxed(&a->used[m], (uint64_t)0);
+        a->quick_with[m] = 0;
+    }
     for (uint64_t left = a->made; left != 0; left &= left - 1) chunk_rebuild(a->chunks[bit_low(left)]);
 }
 
@@ -387,16 +568,26 @@ static struct arena* arena_enter(uint32_t* home) {
     return a;
 }
 
-static uint32_t class_units(unsigned m) { return size_classes[SMALL_CLASSES + m].bytes >> UNIT_SHIFT; }
-
 /* One attempt, under the lock. */
 static void* arena_try(struct arena* a, unsigned m, uint32_t align_units, bool* busy) {
     uint32_t units = class_units(m);
     uint32_t start;
     struct chunk* k;
     *busy = false;
-    while ((k = run_find_aligned(a, units, align_units, &start)) == NULL)
+    void* quick = quick_pop(a, m, align_units);
+    if (quick != NULL) {
+        store_relaxed(&a->used[m], a->used[m] + 1);
+        return quick;
+    }
+    k = run_find_aligned(a, units, align_units, &start);
+    if (k == NULL && a->quick_units != 0) {
+        quick_flush(a, 0);
+        k = run_find_aligned(a, units, align_units, &start);
+    }
+    while (k == NULL) {
         if (!chunk_add(a)) return NULL;
+        k = run_find_aligned(a, units, align_units, &start);
+    }
     uint32_t unit = (uint32_t)align_up(start, align_units);
     if (!pages_take(k, unit, units)) {
         *busy = true;
@@ -409,7 +600,7 @@ static void* arena_try(struct arena* a, unsigned m, uint32_t align_units, bool* 
     return (void*)(k->address + ((uintptr_t)unit << UNIT_SHIFT));
 }
 
-WEIR_FN void* arena_alloc(uint32_t* home, unsigned m, size_t align) {
+WEIR_INLINE void* alloc_as(uint32_t* home, unsigned m, size_t align, bool zero) {
     enum { tries = 4 };
     uint32_t align_units = align > UNIT_BYTES ? (uint32_t)(align >> UNIT_SHIFT) : 1;
     void* p = NULL;
@@ -417,43 +608,44 @@ WEIR_FN void* arena_alloc(uint32_t* home, unsigned m, size_t align) {
         bool busy;
         struct arena* a = arena_enter(home);
         p = arena_try(a, m, align_units, &busy);
+        if (tag_is_on() && p != NULL) p = medium_tag(p, zero);
         os_lock_give(&a->lock);
         if (!busy || !release_wait(NULL)) break;
     }
     return p;
 }
 
+WEIR_FN void* arena_alloc(uint32_t* home, unsigned m, size_t align) {
+    return alloc_as(home, m, align, false);
+}
+
+WEIR_FN void* arena_alloc_zeroed(uint32_t* home, unsigned m, size_t align) {
+    return alloc_as(home, m, align, true);
+}
+
 WEIR_FN bool arena_free(struct slice* s, void* p) {
     struct chunk* k = s->free;
     struct arena* a = k->arena;
     uint32_t unit = (uint32_t)(((uintptr_t)p - k->address) >> UNIT_SHIFT);
-    uint32_t from;
-    uint32_t to;
-    struct slice* gone = NULL;
+    struct gone gone = {.count = 0};
     bool published = false;
     arena_lock(a);
     unsigned m = class_at(k, unit);
-    if (weir_unlikely(m >= MEDIUM_CLASSES)) { /* two threads freed it at the same instant */
+    if (weir_unlikely(m >= MEDIUM_CLASSES ||
+                      is_quick(k, unit))) { /* two threads freed it at the same instant */
         os_lock_give(&a->lock);
         return false;
     }
-    uint32_t units = class_units(m);
-    run_give(k, unit, units, &from, &to);
-    pages_give(k, unit, units, from, to);
+    quick_push(k, unit, m);
     store_relaxed(&a->used[m], a->used[m] - 1);
-    if (a->idle_count > (uint32_t)IDLE_BYTES_MAX >> page_shift) {
-        pages_publish(k);
-        published = true;
-    }
-    if (--k->used == 0) {
-        if (a->empty != 0)
-            gone = chunk_remove(k);
-        else
-            a->empty |= 1ull << k->index;
+    uint32_t most = quick_most(a);
+    if (a->quick_units > most) {
+        published = quick_flush(a, most / 2);
+        empty_remove(a, &gone);
     }
     os_lock_give(&a->lock);
-    if (gone != NULL) span_free_paged(gone);
-    return published || gone != NULL;
+    gone_free(&gone);
+    return published || gone.count != 0;
 }
 
 WEIR_FN bool arena_is_free(const struct slice* s, const void* p) {
@@ -461,42 +653,37 @@ WEIR_FN bool arena_is_free(const struct slice* s, const void* p) {
     os_lock_take(&k->arena->lock);
     uint32_t unit = (uint32_t)(((uintptr_t)p - k->address) >> UNIT_SHIFT);
     while (unit != 0 && !bit_is(k->starts, unit)) unit--;
-    bool is_free = bit_is(k->free, unit);
+    bool is_free = bit_is(k->free, unit) || is_quick(k, unit);
     os_lock_give(&k->arena->lock);
     return is_free;
 }
 
 WEIR_FN struct slice* arena_chunk(const void* p) {
-    struct slice* s = slice_find(p);
+    struct slice* s = slice_find(tag_clear(p));
     return load_relaxed(&s->kind) == SLICE_SLAB_REST ? s - s->back : s;
+}
+
+/* `all`: the last empty chunk too. */
+static void arena_tidy(struct arena* a, bool all) {
+    struct gone gone = {.count = 0};
+    arena_lock(a);
+    quick_flush(a, 0);
+    empty_remove(a, &gone);
+    if (all && a->empty != 0) gone.slices[gone.count++] = chunk_remove(a->chunks[bit_low(a->empty)]);
+    for (uint64_t left = a->made; left != 0; left &= left - 1) pages_publish(a->chunks[bit_low(left)]);
+    os_lock_give(&a->lock);
+    gone_free(&gone);
 }
 
 WEIR_FN void arena_publish_all(void) {
     for (uint32_t i = 0; i < load_relaxed(&arena_count); i++) {
         struct arena* a = &arenas[i];
-        if (load_relaxed(&a->idle_count) == 0) continue;
-        arena_lock(a);
-        for (uint64_t left = a->made; left != 0; left &= left - 1) pages_publish(a->chunks[bit_low(left)]);
-        os_lock_give(&a->lock);
+        if (load_relaxed(&a->idle_count) != 0 || load_relaxed(&a->quick_units) != 0) arena_tidy(a, false);
     }
 }
 
 WEIR_FN void arena_trim_all(void) {
-    for (uint32_t i = 0; i < load_relaxed(&arena_count); i++) {
-        struct arena* a = &arenas[i];
-        struct slice* gone[ARENA_CHUNKS];
-        unsigned count = 0;
-        arena_lock(a);
-        for (uint64_t left = a->made; left != 0; left &= left - 1) {
-            struct chunk* k = a->chunks[bit_low(left)];
-            if (k->used == 0)
-                gone[count++] = chunk_remove(k);
-            else
-                pages_publish(k);
-        }
-        os_lock_give(&a->lock);
-        while (count != 0) span_free_paged(gone[--count]);
-    }
+    for (uint32_t i = 0; i < load_relaxed(&arena_count); i++) arena_tidy(&arenas[i], true);
 }
 
 WEIR_FN uint64_t arena_used(unsigned m) {
@@ -507,8 +694,11 @@ WEIR_FN uint64_t arena_used(unsigned m) {
 
 WEIR_FN uint64_t arena_idle_bytes(void) {
     uint64_t idle = 0;
-    for (unsigned i = 0; i < load_relaxed(&arena_count); i++) idle += load_relaxed(&arenas[i].idle_count);
-    return idle << page_shift;
+    for (unsigned i = 0; i < load_relaxed(&arena_count); i++) {
+        idle += (uint64_t)load_relaxed(&arenas[i].idle_count) << page_shift;
+        idle += (uint64_t)load_relaxed(&arenas[i].quick_units) << UNIT_SHIFT;
+    }
+    return idle;
 }
 
 WEIR_FN bool arena_is_mine(void) {
@@ -558,6 +748,17 @@ static bool pages_check_free(const struct chunk* k, uint32_t unit, uint32_t unit
     return true;
 }
 
+/* A block has one tag, none of the block before; returned in *tag. */
+static bool tags_check_block(const struct chunk* k, uint32_t unit, uint32_t units, unsigned* tag) {
+    const char* p = (const char*)(k->address + ((uintptr_t)unit << UNIT_SHIFT));
+    unsigned before = *tag;
+    *tag = tag_of(tag_read(p));
+    if (*tag == 0 || *tag == before) return false;
+    for (size_t at = 0; at < (size_t)units << UNIT_SHIFT; at += TAG_GRANULE)
+        if (tag_of(tag_read(p + at)) != *tag) return false;
+    return true;
+}
+
 /* The lists hold each of the chunk's free runs once. */
 static bool lists_check(const struct chunk* k, uint32_t runs) {
     for (unsigned b = 0; b < RUN_BINS; b++) {
@@ -575,27 +776,47 @@ static bool lists_check(const struct chunk* k, uint32_t runs) {
 }
 
 static bool run_check(const struct chunk* k, uint32_t unit, uint32_t units, bool is_free) {
-    if (units == 0 || unit + units > CHUNK_UNITS) return false;
+    if (units == 0 || unit + units > chunk_end()) return false;
     for (uint32_t i = unit + 1; i < unit + units; i++)
         if (bit_is(k->starts, i) || bit_is(k->free, i) != (is_free && i == unit + units - 1)) return false;
     if (!is_free) return pages_check_block(k, unit, units);
     return k->start_of_last[(unit + units - 1) / GROUP_UNITS] == unit && pages_check_free(k, unit, units);
 }
 
-/* Counts the chunk's blocks in `used`, by class. */
-static bool chunk_check(const struct chunk* k, uint64_t* used) {
+/* The quick lists hold so many blocks, each of its list's class; *units grows by theirs. */
+static bool quick_check(const struct chunk* k, uint32_t count, uint32_t* units) {
+    for (unsigned m = 0; m < MEDIUM_CLASSES; m++) {
+        for (uint32_t at = k->quick[m]; at != 0; at = k->quick_next[(at - 1) / GROUP_UNITS]) {
+            bool is_block = bit_is(k->starts, at - 1) && !bit_is(k->free, at - 1);
+            if (count-- == 0 || !is_block || !is_quick(k, at - 1) || class_at(k, at - 1) != m) return false;
+            *units += class_units(m);
+        }
+        if ((k->quick[m] != 0) != bit_is(&k->arena->quick_with[m], k->index)) return false;
+    }
+    return count == 0;
+}
+
+/* Counts the chunk's blocks in `used`, by class, and the units of quick ones. */
+static bool chunk_check(const struct chunk* k, uint64_t* used, uint32_t* quick_units) {
     uint32_t blocks = 0;
+    uint32_t quick_blocks = 0;
     uint32_t runs = 0;
     bool before_free = false;
-    for (uint32_t unit = 0; unit < CHUNK_UNITS;) {
+    unsigned tag = 0;
+    for (uint32_t unit = 0; unit < chunk_end();) {
         uint32_t group = unit / GROUP_UNITS;
         uint32_t known = load_relaxed(&k->blocks[group]);
         bool is_free = bit_is(k->free, unit);
         if (!bit_is(k->starts, unit) || (is_free && before_free)) return false;
-        if (!is_free && (known == 0 || known >> BLOCK_UNIT_SHIFT != unit % GROUP_UNITS)) return false;
+        if (!is_free && (known == 0 || (known >> BLOCK_UNIT_SHIFT & BLOCK_UNIT) != unit % GROUP_UNITS))
+            return false;
         uint32_t units = is_free ? k->length[group] : class_units(block_class(known));
         if (!run_check(k, unit, units, is_free)) return false;
-        if (!is_free) used[block_class(known)]++;
+        if (is_free) tag = 0;
+        if (tag_is_on() && !is_free && !tags_check_block(k, unit, units, &tag)) return false;
+        bool quick = !is_free && (known & BLOCK_QUICK) != 0;
+        quick_blocks += quick;
+        if (!is_free && !quick) used[block_class(known)]++;
         blocks += !is_free;
         runs += is_free;
         before_free = is_free;
@@ -605,21 +826,23 @@ static bool chunk_check(const struct chunk* k, uint64_t* used) {
     for (uint32_t group = 0; group < CHUNK_GROUPS; group++) known += load_relaxed(&k->blocks[group]) != 0;
     uint32_t idle = 0;
     for (uint32_t i = 0; i < CHUNK_SLICES; i++) idle += (uint32_t)__builtin_popcount(k->idle[i]);
-    return blocks == k->used && known == blocks && idle == k->idle_count && lists_check(k, runs);
+    return blocks == k->used && known == blocks && idle == k->idle_count && lists_check(k, runs) &&
+           quick_check(k, quick_blocks, quick_units);
 }
 
 static bool arena_check_one(const struct arena* a) {
     uint64_t used[MEDIUM_CLASSES] = {0};
     bool good = true;
     uint32_t idle = 0;
+    uint32_t quick = 0;
     for (uint64_t left = a->made; left != 0; left &= left - 1) {
         const struct chunk* k = a->chunks[bit_low(left)];
         idle += k->idle_count;
-        good &= chunk_check(k, used) && (k->used == 0) == bit_is(&a->empty, k->index);
+        good &= chunk_check(k, used, &quick) && (k->used == 0) == bit_is(&a->empty, k->index);
     }
     for (unsigned b = 0; b < RUN_BINS; b++) good &= bit_is(a->bins, b) == (a->with[b] != 0);
     for (unsigned m = 0; m < MEDIUM_CLASSES; m++) good &= used[m] == load_relaxed(&a->used[m]);
-    return good && idle == a->idle_count && (a->empty & ~a->made) == 0;
+    return good && idle == a->idle_count && quick == a->quick_units && (a->empty & ~a->made) == 0;
 }
 
 WEIR_FN bool arena_check(void) {

@@ -9,6 +9,9 @@
  *   starts   1        1                1           1        1
  *   free     0        1             1  0           0        1                 1   (first and last unit)
  *
+ * Where memory is tagged a free run has tag 0, and so has a chunk's last unit, which is nobody's. A block has
+ * another one than its neighbours, and than the blocks before that had some of its memory.
+ *
  * Invariants: no two free runs are neighbours. What a chunk holds follows from `starts`, and `free` at the
  * starts: they are right at every instruction, so that a fork's child can build all else anew from them.
  *
@@ -22,6 +25,7 @@
 #include "heap/class.h"
 #include "os/lock.h"
 #include "page/slice.h"
+#include "tag/tag.h"
 
 /* Every medium class is a multiple of a unit, and every medium block longer than a group of eight. */
 enum { UNIT_SHIFT = 7, UNIT_BYTES = 1 << UNIT_SHIFT, GROUP_UNITS = 8 };
@@ -30,10 +34,15 @@ enum { MEDIUM_CLASSES = CLASS_COUNT - SMALL_CLASSES, ARENA_COUNT_MAX = 16, ARENA
 static_assert(SMALL_MAX >= GROUP_UNITS * UNIT_BYTES, "a group is where one block starts, or ends, at most");
 
 enum { CHUNK_WORDS = CHUNK_UNITS / 64, CHUNK_GROUPS = CHUNK_UNITS / GROUP_UNITS };
+/* Of freed blocks that wait on an arena's quick lists: for each of its chunks, and in all. */
+enum { QUICK_CHUNK_BYTES_MAX = 32768, QUICK_BYTES_MAX = 262144 };
 enum { BINS_EXACT = 16, RUN_BINS = BINS_EXACT + 9 * 8 + 1 };
 /* What is known of the block that starts in a group: its medium class + 1, which unit of the group it starts
- * at, and whether a thread keeps it for its next allocation. 0: none starts there. */
-enum { BLOCK_CLASS = 0x3f, BLOCK_KEPT = 0x40, BLOCK_UNIT_SHIFT = 8 };
+ * at, whether it is free: kept by a thread for its next allocation, or on a quick list (both bits); and
+ * whether it has a tag, in which case it is no block to who does not look for that bit. 0: none starts there.
+ */
+enum { BLOCK_CLASS = 0x3f, BLOCK_KEPT = 0x40, BLOCK_QUICK = 0x80, BLOCK_UNIT_SHIFT = 8, BLOCK_UNIT = 7 };
+enum { BLOCK_TAGGED = 0x8000 };
 static_assert((int)MEDIUM_CLASSES < (int)BLOCK_CLASS, "a class has a number in it");
 
 /* Sync: the arena's lock; `blocks` is written as relaxed atomics and read, and its KEPT bit written, without
@@ -48,14 +57,21 @@ struct chunk {
     uint32_t idle_count;                  /* bits in `idle` */
     uint16_t idle[CHUNK_SLICES];          /* per slice: pages that no block touches and that are no holes */
     uint16_t heads[RUN_BINS];             /* first unit + 1 of the first run of each list; 0: none */
+    uint16_t quick[MEDIUM_CLASSES];       /* likewise of freed blocks that wait for their class's next */
     uint16_t blocks[CHUNK_GROUPS];        /* BLOCK_ bits */
     uint64_t starts[CHUNK_WORDS];         /* units where a block or a free run starts */
     uint64_t free[CHUNK_WORDS];           /* first and last units of free runs */
+    uint16_t quick_next[CHUNK_GROUPS];    /* of the quick block that starts in the group, first unit + 1 */
     uint16_t next[CHUNK_GROUPS];          /* of the free run that starts in the group, first unit + 1 */
     uint16_t prev[CHUNK_GROUPS];          /* likewise */
     uint16_t length[CHUNK_GROUPS];        /* likewise, in units */
     uint16_t start_of_last[CHUNK_GROUPS]; /* first unit of the free run that ends in the group */
+    uint8_t* formers;                     /* per unit, where memory is tagged: the last block's tag */
 };
+
+/* Units of a chunk that blocks may have. Where memory is tagged the last one is no block's: what lies behind
+ * may have any tag. */
+WEIR_INLINE uint32_t chunk_end(void) { return tag_is_on() ? CHUNK_UNITS - 1 : CHUNK_UNITS; }
 
 /* Once, before the first block. As many arenas as the process has processors, to a bound: a thread that finds
  * one in use goes to the next. */
@@ -64,6 +80,8 @@ WEIR_FN void arena_start(void);
  * of at most SLAB_MAX. `home`: the arena to try first; another one from now on if that is in use just now.
  * NULL: no memory, no room, or the pages are being purged. */
 WEIR_FN void* arena_alloc(uint32_t* home, unsigned m, size_t align);
+/* The same, and it reads as zero; where memory is tagged, which is as much work. */
+WEIR_FN void* arena_alloc_zeroed(uint32_t* home, unsigned m, size_t align);
 /* Free a block, kept or not, in the chunk of first record s. True: pages became holes. */
 WEIR_FN bool arena_free(struct slice* s, void* p);
 /* What is known of the block that starts at p, in the chunk of first record s; NULL: none does. Takes no
@@ -78,6 +96,18 @@ WEIR_INLINE uint16_t* arena_block(const struct slice* s, const void* p) {
     return weir_likely(starts && ((uintptr_t)p & (UNIT_BYTES - 1)) == 0) ? block : NULL;
 }
 WEIR_INLINE unsigned block_class(uint32_t known) { return (known & BLOCK_CLASS) - 1; }
+/* The same, for a block with a tag too; p may carry one. */
+WEIR_INLINE uint16_t* arena_block_any(const struct slice* s, const void* p) {
+    struct chunk* k = s->free;
+    uint32_t unit = (uint32_t)(((uintptr_t)p - k->address) >> UNIT_SHIFT); /* without the top byte */
+    if (weir_unlikely(unit >= CHUNK_UNITS || ((uintptr_t)p & (UNIT_BYTES - 1)) != 0)) return NULL;
+    uint16_t* block = &k->blocks[unit / GROUP_UNITS];
+    uint32_t known = load_relaxed(block);
+    return known != 0 && (known >> BLOCK_UNIT_SHIFT & BLOCK_UNIT) == unit % GROUP_UNITS ? block : NULL;
+}
+/* Give block p, which carries its tag and is in nobody's hands but the caller's, another one. Returns p with
+ * that. Where memory is tagged. */
+WEIR_FN void* arena_retag(struct slice* s, void* p);
 /* Whether p lies in a free run: for reports. */
 WEIR_FN bool arena_is_free(const struct slice* s, const void* p);
 /* The record of the chunk's first slice that a block lies in. */

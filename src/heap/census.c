@@ -19,7 +19,9 @@ static uint32_t bin_count(const struct heap* h, unsigned c) {
     if (h != heap_self()) return 0;
     uint32_t count = 0;
     for (const block_t* p = h->bins[c].head; count < size_classes[c].capacity; p = p->next) {
-        if ((uintptr_t)p - h->bins[c].base >= (size_t)size_classes[c].slices << SLICE_SHIFT) break;
+        if (!arch_distance_within((uintptr_t)p - h->bins[c].base,
+                                  (size_t)size_classes[c].slices << SLICE_SHIFT))
+            break;
         count++;
     }
     return count;

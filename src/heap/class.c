@@ -16,8 +16,15 @@
         ROW((base) + 5 * (step)), ROW((base) + 6 * (step)), ROW((base) + 7 * (step)),                        \
         ROW((base) + 8 * (step))
 
-WEIR_VAR const struct size_class size_classes[CLASS_COUNT] = {
+WEIR_VAR struct size_class size_classes[CLASS_COUNT] = {
     ROWS8(0, 16),     ROWS8(128, 16),    ROWS8(256, 16),     ROWS8(384, 16),     ROWS8(512, 16),
     ROWS8(640, 16),   ROWS8(768, 16),    ROWS8(896, 16),     ROWS8(1024, 128),   ROWS8(2048, 256),
     ROWS8(4096, 512), ROWS8(8192, 1024), ROWS8(16384, 2048), ROWS8(32768, 4096),
 };
+
+WEIR_FN void classes_start(bool apart) {
+    for (unsigned c = 0; c < CLASS_COUNT && apart; c++) {
+        struct size_class* k = &size_classes[c];
+        if ((size_t)k->capacity * k->bytes == (size_t)k->slices << SLICE_SHIFT) k->capacity--;
+    }
+}

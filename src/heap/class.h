@@ -8,6 +8,7 @@
 #ifndef WEIR_HEAP_CLASS_H
 #define WEIR_HEAP_CLASS_H
 
+#include "arch/arch.h"
 #include "base/compiler.h"
 #include "page/slice.h"
 
@@ -22,10 +23,14 @@ enum {
 struct size_class {
     uint32_t bytes;    /* of a block */
     uint32_t slices;   /* of a slab */
-    uint32_t capacity; /* blocks in a slab */
+    uint32_t capacity; /* blocks in a slab; with tagging, the slab does not end with the last one */
     uint64_t inverse;  /* ceil(2^40 / bytes): offset * inverse >> 40 == offset / bytes below 512 KiB */
 };
-WEIR_VAR_DECL const struct size_class size_classes[CLASS_COUNT];
+WEIR_VAR_DECL struct size_class size_classes[CLASS_COUNT]; /* written by classes_start alone */
+
+/* Before the first slab is made. `apart`: behind the last block of each slab there is to be a granule that no
+ * block has. */
+WEIR_FN void classes_start(bool apart);
 
 /* Class of the smallest blocks that hold `size` bytes, 1 <= size <= SLAB_MAX. */
 WEIR_INLINE unsigned class_of(size_t size) {
@@ -45,6 +50,14 @@ WEIR_INLINE unsigned class_of_aligned(size_t size, size_t align) {
 /* Index of the block that holds the byte at `offset` of a slab; exact for offsets below 512 KiB. */
 WEIR_INLINE uint32_t class_block_index(const struct size_class* k, size_t offset) {
     return (uint32_t)((offset * k->inverse) >> 40);
+}
+
+/* Whether a block of a slab starts at `distance` from its start, the difference of two addresses of which one
+ * may carry a tag; *block is its index. */
+WEIR_INLINE bool class_finds_block(const struct size_class* k, uintptr_t distance, uint32_t* block) {
+    if (!arch_distance_below(distance, (size_t)k->capacity * k->bytes)) return false;
+    *block = class_block_index(k, (uint32_t)distance);
+    return *block * k->bytes == (uint32_t)distance;
 }
 
 #endif

@@ -9,13 +9,17 @@
 #include "heap/full.h"
 #include "heap/guard.h"
 #include "heap/heap.h"
+#include "heap/history.h"
 #include "heap/large.h"
 #include "heap/medium.h"
 #include "heap/refill.h"
 #include "heap/slab.h"
+#include "heap/tag_fault.h"
+#include "heap/tagged.h"
 #include "heap/visit.h"
 #include "os/os.h"
 #include "page/release.h"
+#include "tag/tag.h"
 
 WEIR_FN void block_misuse(const struct slice* s, const void* p, const char* call) {
     /* Inside a span no record says what it belongs to: look for the span's first slice. */
@@ -130,9 +134,25 @@ static void slab_free_slow(struct slice* s, block_t* p, const char* call) {
     release_poke(); /* another thread's slab may have gone */
 }
 
+/* The caller's own slab, which would have been freed to on the fast path. */
+static bool slab_is_own(const struct slice* s) {
+    return load_relaxed(&s->owner) == (char*)heap_self() + OWNER_TAGGED;
+}
+
+static void slab_free_tagged(struct slice* s, block_t* p, const char* call) {
+    tag_fault_resume();
+    if (history_is_on()) history_note(HISTORY_FREE, p);
+    block_t* tagged = tagged_free(s, p);
+    if (slab_is_own(s))
+        slab_push(s, tagged);
+    else
+        slab_free_slow(s, tagged, call);
+}
+
 static WEIR_NOINLINE void free_unkept(void* p, const char* call) {
     if (p == NULL) return;
-    struct slice* s = slice_find(p);
+    const void* address = tag_strip(p);
+    struct slice* s = slice_find(address);
     if (weir_unlikely(s == NULL)) {
         if (guard_holds(p)) {
             guard_free(p, call);
@@ -143,14 +163,18 @@ static WEIR_NOINLINE void free_unkept(void* p, const char* call) {
         return;
     }
     if (load_relaxed(&s->kind) == SLICE_SLAB_REST) s -= s->back;
-    if (load_relaxed(&s->kind) == SLICE_CHUNK)
+    if (load_relaxed(&s->kind) == SLICE_CHUNK) {
         medium_free(s, p, call);
-    else if (load_relaxed(&s->kind) == SLICE_SLAB && slab_holds_block(s, p))
-        slab_free_slow(s, p, call);
-    else if (load_relaxed(&s->kind) == SLICE_LARGE && slice_address(s) == (uintptr_t)p)
-        large_free(s, call);
-    else
+    } else if (load_relaxed(&s->kind) == SLICE_SLAB && slab_holds_block(s, address)) {
+        if (weir_likely(!tag_is_on()))
+            slab_free_slow(s, p, call);
+        else if (tagged_fits(p, call))
+            slab_free_tagged(s, p, call);
+    } else if (load_relaxed(&s->kind) == SLICE_LARGE && slice_address(s) == (uintptr_t)address) {
+        if (tagged_fits_large(p, call)) large_free(s, call);
+    } else {
         block_misuse(s, p, call);
+    }
 }
 
 /* A larger block that the thread can keep goes without a frame. */

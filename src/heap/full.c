@@ -7,17 +7,19 @@
 #include "core/report.h"
 #include "heap/slab.h"
 #include "os/os.h"
+#include "tag/tag.h"
 
 #define POISON 0xdededededededede
 
 static uint64_t full_secret;
 
 WEIR_FN void full_start(void) {
+    if (tag_is_on() && core_options.tag_history != 0) core_options.checks = 1; /* see history.h */
     if (full_is_on()) full_secret = os_random() | 1;
 }
 
 static uint64_t seal_of(const void* p) {
-    uint64_t x = ((uintptr_t)p ^ full_secret) * 0x9e3779b97f4a7c15u;
+    uint64_t x = ((uintptr_t)tag_clear(p) ^ full_secret) * 0x9e3779b97f4a7c15u;
     return x ^ x >> 29;
 }
 

@@ -6,17 +6,12 @@
 
 #include "base/text.h"
 #include "core/report.h"
+#include "heap/trace.h"
 #include "os/os.h"
 
-enum { FRAMES_MAX = 32, SLACK_MAX = 128, SLACK_BYTE = 0xb7 };
+enum { SLACK_MAX = 128, SLACK_BYTE = 0xb7 };
 enum { TURN_SHIFT = 20 }; /* a cell of the ring: turn << TURN_SHIFT | slot */
 static_assert(SMALL_CLASSES <= 64, "guard_due has a bit for each");
-
-struct guard_trace {
-    int thread;
-    uint32_t count;
-    uintptr_t* frames; /* as many as the option guard_frames says */
-};
 
 /* NONE: never used. FREEING: in the hands of the thread that frees it. */
 enum slot_state { SLOT_NONE = 0, SLOT_LIVE, SLOT_FREEING, SLOT_FREED };
@@ -32,8 +27,8 @@ struct guard_slot {
     uintptr_t start;
     uint32_t opened; /* pages were made accessible after a report; relaxed atomic */
     bool apart;      /* its first page is a mapping of its own */
-    struct guard_trace allocated;
-    struct guard_trace freed;
+    struct trace allocated;
+    struct trace freed;
 };
 
 WEIR_VAR struct guard_root guard_root;
@@ -150,41 +145,9 @@ WEIR_FN WEIR_COLD uint32_t guard_lets_slow(struct heap* h, unsigned c, uint32_t 
 
 /* ---- Reports */
 
-static void say_frame(uintptr_t address) {
-    char line[300];
-    char path[256];
-    uintptr_t offset;
-    struct text t = text_make(line, sizeof line - 1);
-    text_string(&t, "  ");
-    text_hex(&t, address);
-    if (os_module_find(address, path, sizeof path, &offset)) {
-        text_char(&t, ' ');
-        text_string(&t, path);
-        text_char(&t, '+');
-        text_hex(&t, offset);
-    }
-    line[t.length] = '\0';
-    core_report_detail(line);
-}
-
-static void say_thread(const char* what, int thread) {
-    char line[96];
-    struct text t = text_make(line, sizeof line - 1);
-    text_string(&t, what);
-    text_string(&t, " by thread ");
-    text_number(&t, (uint64_t)thread);
-    line[t.length] = '\0';
-    core_report_detail(line);
-}
-
-static void say_trace(const char* what, const struct guard_trace* trace) {
-    say_thread(what, trace->thread);
-    for (uint32_t i = 0; i < trace->count; i++) say_frame(trace->frames[i]);
-}
-
 static void say_slot(const struct guard_slot* s, bool freed) {
-    say_trace("allocated", &s->allocated);
-    if (freed) say_trace("freed", &s->freed);
+    trace_say("allocated", &s->allocated);
+    if (freed) trace_say("freed", &s->freed);
 }
 
 /* "<verb> N bytes behind the end of block P of S bytes", and its like; `call`: who found it, or NULL. */
@@ -206,17 +169,6 @@ static void say_place(const char* code, const char* verb, const struct guard_slo
     if (call != NULL) text_string(&t, call);
     what[t.length] = '\0';
     core_report_say(code, what);
-}
-
-/* The stack of the access, from the instruction that made it; what is above it is the handler's. */
-static void say_access(const struct os_fault* fault) {
-    uintptr_t frames[FRAMES_MAX];
-    uint32_t count = os_stack_take(frames, FRAMES_MAX);
-    uint32_t at = 0;
-    while (at < count && frames[at] != fault->code) at++;
-    say_thread("access", os_thread_id());
-    say_frame(fault->code);
-    for (at++; at < count; at++) say_frame(frames[at]);
 }
 
 /* ---- Faults */
@@ -254,7 +206,7 @@ static bool guard_fault(const struct os_fault* fault) {
                        : fault->address < s->start ? "guard-underflow"
                                                    : "guard-overflow";
     say_place(code, verbs[fault->access], s, fault->address, NULL);
-    say_access(fault);
+    trace_say_fault("access", fault);
     say_slot(s, freed);
     return core_options.on_error != 0 && page_open(fault->address);
 }
@@ -297,13 +249,6 @@ static uintptr_t slack_written(const struct guard_slot* s) {
     for (uintptr_t a = s->start; a > start; a--)
         if (*(const unsigned char*)(a - 1) != SLACK_BYTE) return a - 1;
     return 0;
-}
-
-static void trace_take(struct guard_trace* trace) {
-    const struct heap* h = heap_self();
-    int thread = load_relaxed(&h->tid);
-    trace->thread = thread > 0 ? thread : os_thread_id();
-    trace->count = os_stack_take(trace->frames, (uint32_t)core_options.guard_frames);
 }
 
 /* On the area's first pages: at their end, where what is behind faults at once, or at their start, where what
@@ -377,11 +322,11 @@ static struct guard_slot* guard_slot_of(const void* p, const char* call) {
 }
 
 static void freed_report(const struct guard_slot* s, const char* call) {
-    uintptr_t frames[FRAMES_MAX];
-    struct guard_trace now = {.frames = frames};
+    uintptr_t frames[TRACE_FRAMES_MAX];
+    struct trace now = {.frames = frames};
     trace_take(&now);
     core_report_say_pointer("double-free", REPORT_FREED, (const void*)s->start, call);
-    say_trace("called", &now);
+    trace_say("called", &now);
     say_slot(s, true);
     core_report_end();
 }
@@ -441,15 +386,6 @@ WEIR_FN struct guard_figures guard_figures_get(void) {
 
 /* ---- Start */
 
-static uint64_t mappings_max(void) {
-    char text[32];
-    size_t length = os_read_file("/proc/sys/vm/max_map_count", text, sizeof text);
-    uint64_t most = 0;
-    for (size_t i = 0; i < length && text[i] >= '0' && text[i] <= '9' && most < UINT32_MAX; i++)
-        most = most * 10 + (uint64_t)(text[i] - '0');
-    return most;
-}
-
 /* Records and areas for `count` slots in one piece of address space, nothing of it touched. */
 static bool slots_reserve(uint32_t count) {
     size_t page = os_page_bytes();
@@ -471,7 +407,7 @@ static bool slots_reserve(uint32_t count) {
     ring = (uint64_t*)(void*)(p + records);
     slot_frames = (uintptr_t*)(void*)(p + records + cells);
     slot_count = count;
-    slots_apart = (uint32_t)(mappings_max() / 8); /* two mappings each: a quarter of what there may be */
+    slots_apart = (uint32_t)(os_mappings_max() / 8); /* two mappings each: a quarter of what there may be */
     store_relaxed(&guard_root.base, (uintptr_t)p + own);
     store_relaxed(&guard_root.bytes, areas);
     return true;

@@ -66,7 +66,7 @@ struct heap {
     struct slice* available[CLASS_COUNT];
     struct outbox outbox[OUTBOX_SLOTS];
     struct os_lock lock; /* of `available` and the links and `listed` of the slabs on it */
-    void* owner_word;    /* what this heap's slabs carry: the heap, or with checks=full OWNER_FULL added */
+    void* owner_word;    /* what this heap's slabs carry: the heap, OWNER_FULL and OWNER_TAGGED added */
     uint64_t handed_out; /* blocks put into bins, ever; minus what is still there: blocks given out */
     uint64_t remote_frees;
     uint64_t slow_calls;
@@ -98,9 +98,12 @@ struct heap {
     uint64_t kept_medium_classes;        /* bit m: there is room for one */
     uint32_t medium_hand;                /* which of them goes next, in turns */
     uint32_t arena;                      /* where the last one came from */
+    bool medium_zero;                    /* the next one from there is to be zero, where memory is tagged; */
+    void* medium_zeroed;                 /* and this one was */
     /* The large block that the thread freed last: see large.h. */
     struct slice* kept_large;  /* Sync: atomic: its owner puts one in, anybody takes it out */
-    size_t kept_large_bytes;   /* how large it is */
+    size_t kept_large_bytes;   /* how large it is; LARGE_FENCED: see the next */
+    size_t kept_fenced_bytes;  /* how large one that has fences is */
     bool kept_large_needed;    /* since the thread last looked */
     bool kept_large_owed;      /* Sync: relaxed; release_owed knows that there is one */
     uint64_t kept_large_turns; /* Sync: relaxed; how often it was given out again */
@@ -151,11 +154,12 @@ WEIR_VAR_DECL void (*heap_large_hook)(void);
 
 /* Bits beside the heap's address in a slab's owner word; each makes the fast path's compare fail.
  * FULL: checks=full, always. NUDGED: another thread has freed blocks of the slab; the owner is to take
- * them in at its next free. */
+ * them in at its next free. TAGGED: blocks carry tags, always. */
 #define OWNER_FULL 1ul
 #define OWNER_NUDGED 2ul
+#define OWNER_TAGGED 4ul
 WEIR_INLINE struct heap* owner_heap(const void* word) {
-    return (struct heap*)((uintptr_t)word & ~(OWNER_FULL | OWNER_NUDGED));
+    return (struct heap*)((uintptr_t)word & ~(OWNER_FULL | OWNER_NUDGED | OWNER_TAGGED));
 }
 
 WEIR_INLINE struct heap* heap_self(void) { return arch_thread_word(); }
@@ -168,6 +172,11 @@ WEIR_FN void* heap_alloc_aligned(size_t size, size_t align);
 WEIR_FN void* heap_alloc_zeroable(size_t size, bool* zeroed);
 /* Free what the fast path would not: foreign pointers, other heaps' blocks, large blocks, NULL. */
 WEIR_FN WEIR_NOINLINE void heap_free_slow(void* p, const char* call);
+/* Free what lies outside the primary region as the address stands, NULL or a block with a tag: `distance`
+ * from the region's base, of which the records of so many slices may be read. heap.h alone calls it, with
+ * what it has at hand; h is the caller's heap. */
+WEIR_FN WEIR_NOINLINE void heap_free_tagged(void* p, void* h, uintptr_t distance, uintptr_t base,
+                                            size_t slices, const char* call);
 /* The countdown of the slab ended with block p: its last one came back to its owner, or it is time to look.
  */
 WEIR_FN WEIR_NOINLINE void heap_free_last(block_t* p, struct slice* s);
@@ -208,11 +217,11 @@ WEIR_FN void heap_fork_parent(void);
 WEIR_FN void heap_fork_child(void);
 
 /* Pop a block of size last + 1 <= SMALL_MAX: the fast path. NULL: the bin is empty, or its list was
- * written to. */
+ * written to. A tag in the head makes no difference to the test. */
 WEIR_INLINE void* heap_alloc_fast(size_t last) {
     struct bin* b = arch_thread_word_plus(last & ~(size_t)(GRANULE - 1));
     block_t* p = b->head;
-    if (weir_unlikely((uintptr_t)p - b->base >= SLICE_BYTES)) return NULL;
+    if (weir_unlikely(!arch_distance_within((uintptr_t)p - b->base, SLICE_BYTES))) return NULL;
     b->head = p->next;
     return p;
 }
@@ -238,8 +247,8 @@ WEIR_INLINE void slab_push(struct slice* s, block_t* p) {
     if (weir_unlikely(owner_decrement(&s->until) == 0)) heap_free_last(p, s);
 }
 
-/* Whether p lies in a slab of one slice that belongs to the calling thread; *found is its record. `base_at`:
- * the primary region's base; 0 where the answer is to be no. */
+/* Whether p, without a tag, lies in a slab of one slice that belongs to the calling thread; *found is its
+ * record. `base_at`: the primary region's base; 0 where the answer is to be no. */
 WEIR_INLINE bool heap_owns(const void* p, const uintptr_t* base_at, struct slice** found) {
     void* h = heap_self();
     uintptr_t base = owner_peek(base_at);
@@ -250,7 +259,7 @@ WEIR_INLINE bool heap_owns(const void* p, const uintptr_t* base_at, struct slice
 }
 
 /* Put a block of size last + 1 <= SMALL_MAX back into the bin it came from, if the bin's slab holds it.
- * The bin's blocks count as in use, so no counter changes. */
+ * The bin's blocks count as in use, so no counter changes. A block with a tag is to get another one. */
 WEIR_INLINE bool heap_free_to_bin(block_t* p, size_t last) {
     struct bin* b = arch_thread_word_plus(last & ~(size_t)(GRANULE - 1));
     if (weir_unlikely((uintptr_t)p - b->base >= SLICE_BYTES)) return false;
@@ -261,8 +270,19 @@ WEIR_INLINE bool heap_free_to_bin(block_t* p, size_t last) {
 
 /* free. `call` names the caller in reports. */
 WEIR_INLINE void heap_free(void* p, const char* call) {
-    struct slice* s;
-    if (weir_unlikely(!heap_owns(p, &page_root.base, &s))) {
+    void* h = heap_self();
+    uintptr_t base = owner_peek(&page_root.base);
+    uintptr_t distance = (uintptr_t)p - base;
+    size_t slices = owner_peek(&page_root.slices);
+    if (weir_unlikely(distance >> SLICE_SHIFT >= slices)) {
+        if (ARCH_HAS_TAGS && p != NULL)
+            heap_free_tagged(p, h, distance, base, slices, call);
+        else
+            heap_free_slow(p, call);
+        return;
+    }
+    struct slice* s = (struct slice*)base + (distance >> SLICE_SHIFT);
+    if (weir_unlikely(!owner_compare(&s->owner, h))) {
         heap_free_slow(p, call);
         return;
     }

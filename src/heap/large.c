@@ -8,6 +8,7 @@
 #include "heap/registry.h"
 #include "heap/visit.h"
 #include "os/os.h"
+#include "page/fence.h"
 #include "page/hole.h"
 #include "page/release.h"
 #include "page/span.h"
@@ -124,6 +125,45 @@ static void* large_alloc_resized(size_t bytes) {
     return large_set_bytes(s, old_bytes, bytes);
 }
 
+/* ---- Blocks with fences: the one that is kept is inaccessible, its memory stays. */
+
+static bool large_is_fenced(const struct slice* s) { return (s->flags & SLICE_FENCED) != 0; }
+
+/* The block that is kept, if it has as many slices. Past the inline paths, which do not know how to open it:
+ * to them it is as large as no large block is. */
+static void* large_alloc_fenced(size_t bytes) {
+    struct heap* h = heap_self();
+    if (load_relaxed(&h->kept_large) == NULL || h->kept_large_bytes != LARGE_FENCED) return NULL;
+    if (fence_slices(h->kept_fenced_bytes) != fence_slices(bytes)) return NULL;
+    heap_enter(h);
+    struct slice* s = large_unkeep(h);
+    heap_leave(h);
+    if (s == NULL) return NULL;
+    size_t old_bytes = s->bytes;
+    large_tail_take(s);
+    if (fence_open(s, bytes)) return large_set_bytes(s, old_bytes, bytes);
+    large_publish(s);
+    large_gone(s);
+    return NULL;
+}
+
+/* Whether such a block may be kept; it is inaccessible then. */
+static bool large_close_fenced(struct slice* s) {
+    bool small = s->span_slices <= LARGE_KEPT_SLICES && s->region == 0 && (s->flags & SLICE_MOVED) == 0;
+    return small && fence_close(s);
+}
+
+/* What is kept was put there as any other. */
+static void large_keep_fenced(struct heap* h) {
+    h->kept_fenced_bytes = h->kept_large_bytes;
+    h->kept_large_bytes = LARGE_FENCED;
+}
+
+static struct slice* large_span(size_t bytes, size_t align_slices, bool* zeroed) {
+    struct slice* s = fence_is_on ? fence_alloc(bytes, align_slices, zeroed) : NULL;
+    return s != NULL ? s : span_alloc(large_slices(bytes), align_slices, zeroed);
+}
+
 WEIR_FN void* large_alloc(size_t size, size_t align, bool* zeroed) {
     if (size > PTRDIFF_MAX || align > PTRDIFF_MAX / 2) return NULL;
     size_t bytes = large_bytes(size);
@@ -131,8 +171,9 @@ WEIR_FN void* large_alloc(size_t size, size_t align, bool* zeroed) {
     *zeroed = false;
     void* kept = align_slices != 1 ? NULL : large_alloc_kept(size);
     if (kept == NULL && align_slices == 1) kept = large_alloc_resized(bytes);
+    if (fence_is_on && kept == NULL && align_slices == 1) kept = large_alloc_fenced(bytes);
     if (kept != NULL) return kept;
-    struct slice* s = span_alloc(large_slices(bytes), align_slices, zeroed);
+    struct slice* s = large_span(bytes, align_slices, zeroed);
     if (s == NULL) return NULL;
     s->bytes = bytes;
     add_relaxed(&span_totals.large, bytes);
@@ -150,12 +191,14 @@ WEIR_FN void large_free(struct slice* s, const char* call) {
     struct heap* h = heap_self();
     struct slice* gone = s;
     bool owes = false;
-    if (h != &heap_empty && large_may_stay(s)) {
+    bool fenced = large_is_fenced(s);
+    if (h != &heap_empty && (fenced ? large_close_fenced(s) : large_may_stay(s))) {
         size_t bytes = s->bytes;
         heap_enter(h);
         gone = load_relaxed(&h->kept_large);
         if (gone != NULL) gone = xchg_acquire(&h->kept_large, NULL); /* pairs with large_keep */
         large_keep(h, s);
+        if (fenced) large_keep_fenced(h);
         owes = large_owes(h, bytes);
         heap_leave(h);
     }
@@ -167,15 +210,18 @@ WEIR_FN void large_free(struct slice* s, const char* call) {
 
 WEIR_FN void* large_realloc(struct slice* s, size_t size) {
     size_t bytes = large_bytes(size);
-    size_t slices = large_slices(bytes);
+    bool fenced = large_is_fenced(s);
+    size_t slices = fenced ? fence_slices(bytes) : large_slices(bytes);
     size_t old_bytes = s->bytes;
     /* A moved span keeps its slices, so that its mapping stays one piece: it shrinks by moving. */
     large_tail_take(s);
     bool wasteful = (s->flags & SLICE_MOVED) != 0 && slices < s->span_slices / 2;
-    if (!wasteful && span_resize(s, slices)) return large_set_bytes(s, old_bytes, bytes);
+    bool resized = !wasteful && (fenced ? fence_resize(s, old_bytes, bytes) : span_resize(s, slices));
+    if (resized) return large_set_bytes(s, old_bytes, bytes);
     size_t content = bytes < old_bytes ? bytes : old_bytes;
     struct slice* to = NULL;
-    if (content >= MOVE_MIN) to = span_move(s, slices, content); /* frees s, whose record may be gone then */
+    /* Frees s, whose record may be gone then. */
+    if (content >= MOVE_MIN) to = fenced ? fence_move(s, bytes, content) : span_move(s, slices, content);
     if (to != NULL) return large_set_bytes(to, old_bytes, bytes);
     large_publish(s);
     return NULL;

@@ -12,15 +12,18 @@
 
 /* A larger block is kept by no thread. */
 enum { LARGE_KEPT_SLICES = 16 };
+/* What stands for the size of one that has fences. */
+enum { LARGE_FENCED = SLAB_MAX };
 
 /* size > 0; align a power of two. *zeroed: the block reads as zero. NULL: no memory. */
 WEIR_FN void* large_alloc(size_t size, size_t align, bool* zeroed);
 WEIR_FN void large_free(struct slice* s, const char* call);
 /* Whether the block was freed, and is kept by some thread. */
 WEIR_INLINE bool large_is_kept(const struct slice* s) { return (s->flags & SLICE_KEPT) != 0; }
-/* The records of another region may go away with it. */
+/* The records of another region may go away with it; what has fences is kept without the caller's knowing. */
 WEIR_INLINE bool large_may_stay(const struct slice* s) {
-    return s->span_slices <= LARGE_KEPT_SLICES && s->region == 0 && (s->flags & SLICE_MOVED) == 0;
+    return s->span_slices <= LARGE_KEPT_SLICES && s->region == 0 &&
+           (s->flags & (SLICE_MOVED | SLICE_FENCED)) == 0;
 }
 /* Keep a freed block; none is kept. */
 WEIR_INLINE void large_keep(struct heap* h, struct slice* s) {

@@ -8,19 +8,27 @@
 #include "core/report.h"
 #include "heap/full.h"
 #include "heap/refill.h"
+#include "heap/retag.h"
 #include "page/release.h"
 
 static size_t medium_bytes(unsigned m) { return size_classes[SMALL_CLASSES + m].bytes; }
 
-/* The thread has so many blocks of the class that slabs serve it better, or has a slab that serves it. */
+/* The thread has so many blocks of the class that slabs serve it better, or has a slab that serves it. From
+ * two blocks to a page on they do: where a block has a page or more for itself, a slab's pages wait for one
+ * class, and its holes cost more than runs. */
 static bool medium_is_dense(struct heap* h, unsigned c) {
-    return h->active[c] != NULL || load_relaxed(&h->available[c]) != NULL ||
-           h->medium_out[c - SMALL_CLASSES] >= core_options.sparse_max || full_is_on();
+    enum { dense_bytes_max = 2048 };
+    uint64_t most = core_options.sparse_max;
+    if (h->active[c] != NULL || load_relaxed(&h->available[c]) != NULL || most == 0 || full_is_on())
+        return true;
+    return size_classes[c].bytes <= dense_bytes_max && h->medium_out[c - SMALL_CLASSES] >= most;
 }
 
-static void* medium_from_arena(struct heap* h, unsigned m, size_t align) {
-    void* p = arena_alloc(&h->arena, m, align);
+/* `zero`: where memory is tagged, the block is to be zero. */
+static void* medium_from_arena(struct heap* h, unsigned m, size_t align, bool zero) {
+    void* p = zero ? arena_alloc_zeroed(&h->arena, m, align) : arena_alloc(&h->arena, m, align);
     if (p == NULL) return NULL;
+    if (zero) h->medium_zeroed = p;
     if (h->medium_out[m] != UINT16_MAX) h->medium_out[m]++;
     store_relaxed(&h->handed_out, h->handed_out + 1);
     return p;
@@ -33,18 +41,31 @@ WEIR_FN void* medium_alloc(struct heap* h, unsigned c, size_t align) {
         if (kept != NULL) return kept;
     }
     if (medium_is_dense(h, c)) return NULL;
+    bool zero = h->medium_zero;
+    h->medium_zero = false; /* what the hook allocates is another matter */
     store_relaxed(&h->slow_calls, h->slow_calls + 1);
     if (heap_tick_hook != NULL) heap_tick_hook();
     heap_enter(h);
     refill_chores(h);
     heap_leave(h);
-    void* p = medium_from_arena(h, m, align);
+    void* p = medium_from_arena(h, m, align, zero);
     release_poke();
     return p;
 }
 
 WEIR_FN void* medium_alloc_last(struct heap* h, unsigned c, size_t align) {
-    return full_is_on() ? NULL : medium_from_arena(h, c - SMALL_CLASSES, align);
+    return full_is_on() ? NULL : medium_from_arena(h, c - SMALL_CLASSES, align, false);
+}
+
+WEIR_FN void* medium_alloc_zeroable(size_t size, bool* zeroed) {
+    struct heap* h = heap_self();
+    if (h == &heap_empty) return heap_alloc_slow(size);
+    h->medium_zeroed = NULL;
+    h->medium_zero = true;
+    void* p = heap_alloc_slow(size);
+    h->medium_zero = false;
+    *zeroed = p == h->medium_zeroed;
+    return p;
 }
 
 static WEIR_COLD void medium_misuse(const struct slice* s, const void* p, const uint16_t* block,
@@ -100,12 +121,14 @@ static bool medium_make_room(struct heap* h, unsigned m) {
 
 WEIR_FN void medium_free(struct slice* s, void* p, const char* call) {
     struct heap* h = heap_self();
-    uint16_t* block = arena_block(s, p);
+    uint16_t* block = arena_block_any(s, p);
     uint32_t known = block == NULL ? BLOCK_KEPT : load_relaxed(block);
     if (weir_unlikely((known & BLOCK_KEPT) != 0)) {
         medium_misuse(s, p, block, call);
         return;
     }
+    if (tag_is_on() && !retag_allows(p, call)) return;
+    if (tag_is_on()) p = arena_retag(s, p); /* also what goes at once: the arena notes the tag that p had */
     unsigned m = block_class(known);
     bool some = false;
     if (h != &heap_empty && medium_bytes(m) <= core_options.thread_kept_max) {
@@ -119,11 +142,17 @@ WEIR_FN void medium_free(struct slice* s, void* p, const char* call) {
 }
 
 WEIR_FN size_t medium_usable(const struct slice* s, const void* p, const char* call) {
-    const uint16_t* block = arena_block(s, p);
-    if (block != NULL && (load_relaxed(block) & BLOCK_KEPT) == 0)
-        return medium_bytes(block_class(load_relaxed(block)));
-    medium_misuse(s, p, block, call);
-    return 0;
+    const uint16_t* block = arena_block_any(s, p);
+    if (block == NULL || (load_relaxed(block) & BLOCK_KEPT) != 0) {
+        medium_misuse(s, p, block, call);
+        return 0;
+    }
+    if (tag_is_on() && !retag_allows(p, call)) return 0;
+    return medium_bytes(block_class(load_relaxed(block)));
+}
+
+WEIR_FN void* medium_retag(struct slice* s, void* p, const char* call) {
+    return medium_usable(s, p, call) == 0 ? NULL : arena_retag(s, p);
 }
 
 WEIR_FN void medium_drop_all(struct heap* h) {

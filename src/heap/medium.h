@@ -45,6 +45,10 @@ WEIR_INLINE bool medium_free_kept(const struct slice* s, void* p) {
 WEIR_FN void* medium_alloc(struct heap* h, unsigned c, size_t align);
 /* The same where there is no memory for a slab: a chunk may have room all the same. */
 WEIR_FN void* medium_alloc_last(struct heap* h, unsigned c, size_t align);
+/* The same as heap_alloc_slow for a medium size, where memory is tagged. *zeroed: the block reads as zero. */
+WEIR_FN void* medium_alloc_zeroable(size_t size, bool* zeroed);
+/* Block p is in nobody's hands but the caller's: another tag. Returns p with that; NULL after a report. */
+WEIR_FN void* medium_retag(struct slice* s, void* p, const char* call);
 /* Free p, which lies in the chunk of first record s, for the calling thread. */
 WEIR_FN void medium_free(struct slice* s, void* p, const char* call);
 /* Usable bytes of the block at p; 0 after a report. */

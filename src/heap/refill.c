@@ -17,6 +17,7 @@
 #include "heap/medium.h"
 #include "heap/slab.h"
 #include "heap/spare.h"
+#include "heap/tag_fault.h"
 #include "page/release.h"
 #include "page/span.h"
 
@@ -373,6 +374,7 @@ static bool refill_from(struct heap* h, unsigned c) {
 WEIR_FN bool refill(struct heap* h, unsigned c) {
     store_relaxed(&h->slow_calls, h->slow_calls + 1);
     if (heap_tick_hook != NULL) heap_tick_hook();
+    if (tag_is_on()) tag_fault_resume();
     heap_enter(h);
     refill_chores(h);
     bool filled = refill_from(h, c);
@@ -437,7 +439,13 @@ static bool slab_keep(struct heap* h, unsigned c, struct slice* s) {
         h->kept[c / 64] |= 1ull << c % 64;
         h->kept_bytes += built;
     }
-    if (!full_is_on()) slab_turn_over(h, c, s, true, "free");
+    if (full_is_on()) return true;
+    if (h->kept_bytes < KEPT_BYTES_MAX) {
+        h->kept_bytes -= slab_built_bytes(s);
+        slab_widen(s);
+        h->kept_bytes += slab_built_bytes(s);
+    }
+    slab_turn_over(h, c, s, true, "free");
     return true;
 }
 

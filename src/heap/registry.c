@@ -16,12 +16,14 @@
 #include "heap/large.h"
 #include "heap/medium.h"
 #include "heap/refill.h"
+#include "heap/retag.h"
 #include "heap/slab.h"
 #include "heap/spare.h"
 #include "heap/visit.h"
 #include "os/os.h"
 #include "page/release.h"
 #include "page/span.h"
+#include "tag/tag.h"
 
 __attribute__((used)) WEIR_TLS_MODEL _Thread_local void* weir_thread_word = &heap_empty;
 
@@ -54,11 +56,11 @@ static void heap_reset(struct heap* h) {
     }
     for (unsigned i = 0; i < OUTBOX_SLOTS; i++) h->outbox[i] = (struct outbox){0};
     for (unsigned i = 0; i < EXPOSED_SLOTS; i++) h->exposed_slabs[i] = NULL;
-    h->owner_word = (char*)h + (full_is_on() ? 1 : 0);
+    h->owner_word = (char*)h + (full_is_on() ? OWNER_FULL : 0) + (tag_is_on() ? OWNER_TAGGED : 0);
     for (unsigned i = 0; i < SPARE_SLOTS; i++) h->spares[i] = NULL;
     h->spare_slices = 0;
     store_relaxed(&h->kept_large, NULL);
-    h->kept_large_bytes = 0;
+    h->kept_large_bytes = h->kept_fenced_bytes = 0;
     h->kept_large_needed = false;
     store_relaxed(&h->kept_large_owed, false);
     store_relaxed(&h->kept_large_turns, (uint64_t)0);
@@ -214,6 +216,9 @@ WEIR_FN struct heap* heap_attach(void) {
     if (!started) {
         started = true;
         heap_options_start();
+        region_memory_kind = tag_start();
+        if (tag_is_on()) retag_start();
+        classes_start(tag_is_on());
         region_start(core_options.reserve);
         release_start(&heap_empty);
         release_look_hook = heaps_visit;

@@ -7,6 +7,7 @@
 #include "core/report.h"
 #include "heap/available.h"
 #include "heap/spare.h"
+#include "heap/tagged.h"
 #include "page/hole.h"
 #include "page/span.h"
 
@@ -14,6 +15,7 @@ WEIR_FN struct slice* slab_make(struct heap* h, unsigned c) {
     const struct size_class* k = &size_classes[c];
     struct slice* s = spare_take_slab(h, k->slices);
     bool spare = s != NULL;
+    if (tag_is_on() && spare && s->size_class != c) tagged_end(s);
     /* Of its first slab of a class a thread needs a page or two, for all anybody knows: the rest would keep
      * memory that others could use. */
     bool first = (h->opened[c / 64] >> (c % 64) & 1) == 0;
@@ -62,14 +64,12 @@ WEIR_FN WEIR_COLD uint32_t slab_recount_list(struct slice* s, const block_t* fir
 }
 
 WEIR_FN bool slab_holds_block(const struct slice* s, const void* p) {
-    const struct size_class* k = slab_class(s);
-    uintptr_t offset = (uintptr_t)p - slice_address(s);
-    if (offset >= (size_t)k->capacity * k->bytes) return false;
-    return (size_t)class_block_index(k, offset) * k->bytes == offset;
+    uint32_t block;
+    return class_finds_block(slab_class(s), (uintptr_t)p - slice_address(s), &block);
 }
 
 static bool slab_contains(const struct slice* s, const void* p) {
-    return (uintptr_t)p - slice_address(s) < (size_t)s->span_slices << SLICE_SHIFT;
+    return arch_distance_below((uintptr_t)p - slice_address(s), (size_t)s->span_slices << SLICE_SHIFT);
 }
 
 /* The first block that a list of `count` links meets a second time; the list is known to have one. */
@@ -116,7 +116,7 @@ WEIR_FN void slab_collect(struct slice* s, const char* call) {
     /* Acquire: pairs with the release of slab_push_remote, which published the links. */
     uint64_t word = xchg_acquire(&s->remote, 0);
     uint32_t count = remote_count(word);
-    block_t* first = (block_t*)(slice_address(s) + (((word & REMOTE_FIRST) - 1) * GRANULE));
+    block_t* first = remote_first(s, word);
     uint32_t used = slab_used(s);
     if (count > used) {
         core_report("double-free", REPORT_FREED, first, call);
@@ -148,14 +148,12 @@ static void slab_nudge(struct slice* s) {
 }
 
 static bool push_remote(struct slice* s, block_t* first, block_t* last, uint32_t count) {
-    uintptr_t address = slice_address(s);
-    uint64_t granule = ((uintptr_t)first - address) / GRANULE + 1;
+    uint64_t first_word = remote_first_word(s, first);
     uint64_t word = load_relaxed(&s->remote); /* relaxed: the compare below decides */
     uint64_t wanted;
     do {
-        uint64_t head = word & REMOTE_FIRST;
-        last->next = head == 0 ? NULL : (block_t*)(address + (head - 1) * GRANULE);
-        wanted = (uint64_t)(remote_count(word) + count) * REMOTE_ONE | granule;
+        last->next = remote_first(s, word);
+        wanted = (uint64_t)(remote_count(word) + count) * REMOTE_ONE | first_word;
         /* Release: publishes the links to slab_collect. Acquire: if the slab was unowned, its record. */
     } while (!cas_acq_rel(&s->remote, &word, wanted));
     if ((word & REMOTE_UNOWNED) != 0) return true;

@@ -3,8 +3,8 @@
  * Internal to the heap layer. It deliberately knows nothing of bins: which slab a heap allocates from is
  * refill.c's business.
  *
- *   remote word   63       62 .. 32      31 .. 0
- *               [ UNOWNED |  count  | first block's granule + 1, 0: none ]
+ *   remote word   63       62 .. 32    31 .. 28            27 .. 0
+ *               [ UNOWNED |  count  | first block's tag | its granule + 1, 0: none ]
  *
  * Ownership. A slab is owned (owner word set, UNOWNED clear) or not. Only its owner sets UNOWNED, by a
  * release that publishes the whole record; whoever clears it by compare-and-swap, with acquire, is the
@@ -20,15 +20,27 @@
 #define WEIR_HEAP_SLAB_H
 
 #include "heap/heap.h"
+#include "tag/tag.h"
 
 #define REMOTE_UNOWNED (1ull << 63)
 #define REMOTE_ONE (1ull << 32)
 #define REMOTE_FIRST 0xffffffffull
+#define REMOTE_TAG_SHIFT 28
 
 WEIR_INLINE const struct size_class* slab_class(const struct slice* s) {
     return &size_classes[s->size_class];
 }
 WEIR_INLINE uint32_t remote_count(uint64_t word) { return (uint32_t)((word & ~REMOTE_UNOWNED) >> 32); }
+/* With the tag, which the block may have changed while its place on the list stayed the same. */
+WEIR_INLINE uint64_t remote_first_word(const struct slice* s, const block_t* p) {
+    uint64_t granule = ((uintptr_t)tag_clear(p) - slice_address(s)) / GRANULE + 1;
+    return granule | (uint64_t)tag_of(p) << REMOTE_TAG_SHIFT;
+}
+WEIR_INLINE block_t* remote_first(const struct slice* s, uint64_t word) {
+    uint64_t granule = word & ((1ull << REMOTE_TAG_SHIFT) - 1);
+    if (granule == 0) return NULL;
+    return tag_with(slice_address(s) + (granule - 1) * GRANULE, (unsigned)(word >> REMOTE_TAG_SHIFT) & 15);
+}
 
 /* The word of the three counts, for those who look without being the owner: `until` counts down in it by
  * itself, all else changes in one store. */

@@ -8,6 +8,7 @@
  */
 #include "core/report.h"
 #include "heap/slab.h"
+#include "heap/tagged.h"
 #include "page/hole.h"
 
 /* A slab with what is worked out from it once. */
@@ -18,10 +19,12 @@ struct view {
     uint32_t shift;            /* log2 of a page's bytes */
     uint32_t slice_shift;      /* log2 of the pages in a slice */
     bool visited;              /* not by its owner: what is wrong with it is left for the owner to report */
+    bool tagged;
 };
 
 static struct view view_of(struct slice* s) {
-    return (struct view){s, slab_class(s), slice_pages(s), page_shift, SLICE_SHIFT - page_shift, false};
+    return (struct view){s,     slab_class(s), slice_pages(s), page_shift, SLICE_SHIFT - page_shift,
+                         false, tag_is_on()};
 }
 
 static struct slice_pages* record_of(const struct view* v, uint32_t page) {
@@ -66,14 +69,21 @@ static bool block_has_hole(const struct view* v, uint32_t block) {
     return range_has_hole(v, block_home(v, block), block_end(v, block));
 }
 
+/* A free block, or one that is none yet, as lists lead to it: with its tag. */
+static block_t* at_address(const struct view* v, uintptr_t address) {
+    return config_tags && v->tagged ? tag_read((void*)address) : (block_t*)address;
+}
 static block_t* block_at(const struct view* v, uint32_t block) {
-    return (block_t*)(slice_address(v->slab) + (size_t)block * v->class->bytes);
+    return at_address(v, slice_address(v->slab) + (size_t)block * v->class->bytes);
+}
+static bool page_is_same(const struct view* v, const block_t* a, const block_t* b) {
+    return arch_page_is_same((uintptr_t)a, (uintptr_t)b, v->shift);
 }
 static block_t* list_at(const struct view* v, uint32_t page) {
     uint16_t head = record_of(v, page)->head[index_of(v, page)];
     if (head == 0) return NULL;
     uintptr_t slice = slice_address(v->slab) + ((uintptr_t)(page >> v->slice_shift) << SLICE_SHIFT);
-    return (block_t*)(slice + (uintptr_t)(head - 1) * GRANULE);
+    return at_address(v, slice + (uintptr_t)(head - 1) * GRANULE);
 }
 static void list_set(const struct view* v, uint32_t page, const block_t* first) {
     struct slice_pages* r = record_of(v, page);
@@ -117,15 +127,14 @@ static void sorted_drop(const struct view* v, uint32_t block, uint32_t home) {
     block_t* gone = block_at(v, block);
     block_t* p = list_at(v, home);
     block_t* next = gone->next;
-    if (next != NULL && ((uintptr_t)next >> v->shift != (uintptr_t)gone >> v->shift)) return;
+    if (next != NULL && !page_is_same(v, next, gone)) return;
     if (p == gone) {
         list_set(v, home, next);
         return;
     }
     /* No list is longer than the slab has blocks; one that was written to may go in a circle. */
-    for (uint32_t n = 0; n < v->class->capacity && p != NULL && p->next != gone &&
-                         (uintptr_t)p->next >> v->shift == (uintptr_t)p >> v->shift;
-         n++)
+    for (uint32_t n = 0;
+         n < v->class->capacity && p != NULL && p->next != gone && page_is_same(v, p->next, p); n++)
         p = p->next;
     if (p != NULL && p->next == gone) p->next = next;
 }
@@ -151,9 +160,10 @@ static bool page_is_whole(const struct view* v, uint32_t page) {
     uint32_t n = 0;
     const block_t* first = list_at(v, page);
     const block_t* p = first;
+    uint32_t block;
     for (; p != NULL && n <= built; p = p->next, n++)
-        if (!slab_holds_block(s, p) ||
-            block_home(v, class_block_index(v->class, (uintptr_t)p - slice_address(s))) != page)
+        if (!class_finds_block(v->class, (uintptr_t)p - slice_address(s), &block) ||
+            block_home(v, block) != page)
             break;
     if (n == built && p == NULL) return true;
     if (v->visited) return false;
@@ -242,7 +252,7 @@ static void sort_report(const struct slice* s, block_t* p, const block_t* last, 
     if (p != NULL && slab_holds_block(s, p))
         core_report("double-free", REPORT_FREED, p, call);
     else if (last == NULL && p != NULL &&
-             (uintptr_t)p - slice_address(s) < (size_t)s->span_slices << SLICE_SHIFT)
+             arch_distance_below((uintptr_t)p - slice_address(s), (size_t)s->span_slices << SLICE_SHIFT))
         core_report("invalid-free", REPORT_INTERIOR, p, call);
     else
         core_report("corrupt-list", REPORT_WRITTEN, last != NULL ? last : p, call);
@@ -250,11 +260,11 @@ static void sort_report(const struct slice* s, block_t* p, const block_t* last, 
 
 /* Whether a block is among the first ones on its page's list: what was freed twice in a short while is. A
  * link that leads elsewhere ends the look: whoever follows it reports it. */
-static bool list_starts_with(const block_t* p, const block_t* block, uint32_t shift) {
+static bool list_starts_with(const struct view* v, const block_t* p, const block_t* block) {
     enum { look = 8 };
     for (unsigned n = 0; n < look && p != NULL; p = p->next, n++) {
         if (p == block) return true;
-        if (((uintptr_t)p ^ (uintptr_t)block) >> shift != 0 || (uintptr_t)p % GRANULE != 0) return false;
+        if (!page_is_same(v, p, block) || (uintptr_t)p % GRANULE != 0) return false;
     }
     return false;
 }
@@ -277,16 +287,15 @@ static uint32_t list_sort(const struct view* v, struct sorting* l, const block_t
     block_t* p = l->left;
     l->last = NULL;
     for (; done < most && p != end && p != NULL; done++) {
-        size_t offset = (uintptr_t)p - start;
-        if (offset >= (size_t)k->capacity * k->bytes) break;
-        uint32_t block = class_block_index(k, offset);
-        if ((size_t)block * k->bytes != offset) break;
-        uint32_t home = (uint32_t)(offset >> v->shift);
-        uint32_t last_page = (uint32_t)((offset + k->bytes - 1) >> v->shift);
+        uint32_t block;
+        if (!class_finds_block(k, (uintptr_t)p - start, &block)) break;
+        uint32_t offset = block * k->bytes;
+        uint32_t home = offset >> v->shift;
+        uint32_t last_page = (offset + k->bytes - 1) >> v->shift;
         struct slice_pages* r = record_of(v, home);
         uint32_t i = index_of(v, home);
         block_t* first = list_at(v, home);
-        if (r->used[i] == 0 || list_starts_with(first, p, v->shift)) break; /* free already */
+        if (r->used[i] == 0 || list_starts_with(v, first, p)) break; /* free already */
         block_t* next = p->next;
         r->used[i]--;
         if (last_page != home) block_cross(v, block, home, false);
@@ -321,7 +330,7 @@ WEIR_FN bool slab_sort(struct slice* s, const char* call) {
 /* The block from which on a visitor took the owner's list; NULL: none did. */
 static block_t* taken_at(const struct view* v) {
     if (v->pages->taken == 0) return NULL;
-    return (block_t*)(slice_address(v->slab) + (uintptr_t)(v->pages->taken - 1) * GRANULE);
+    return at_address(v, slice_address(v->slab) + (uintptr_t)(v->pages->taken - 1) * GRANULE);
 }
 
 /* Whether a list of `*count` blocks at most ends where it should, and how many it has. */
@@ -353,7 +362,7 @@ static void visitor_takes_own(const struct view* v, struct sorting* l) {
     uint32_t count = s->built;
     if (head == end || !list_is_sound(s, head, end, &count)) return;
     l->left = head;
-    v->pages->taken = (uint16_t)(((uintptr_t)head - slice_address(s)) / GRANULE + 1);
+    v->pages->taken = (uint16_t)(((uintptr_t)tag_clear(head) - slice_address(s)) / GRANULE + 1);
     uint32_t done = visitor_sorts(v, l, end, count);
     slab_counts_move(s, (int32_t)(count - done), 0); /* what is on the remote list counts as in use */
 }
@@ -365,7 +374,7 @@ static void visitor_takes_remote(const struct view* v, struct sorting* l) {
     uint64_t word = load_acquire(&s->remote); /* acquire: pairs with slab_push_remote */
     uint32_t count = remote_count(word);
     if (count == 0) return;
-    l->left = (block_t*)(slice_address(s) + (((word & REMOTE_FIRST) - 1) * GRANULE));
+    l->left = remote_first(s, word);
     /* Blocks that come in meanwhile are for another time. */
     if (!list_is_sound(s, l->left, NULL, &count) || !cas_acq_rel(&s->remote, &word, (uint64_t)0)) return;
     uint32_t done = visitor_sorts(v, l, NULL, count);
@@ -495,6 +504,7 @@ static uint32_t build_blocks(const struct view* v, uint32_t from, uint32_t to, b
         record_of(v, home)->used[index_of(v, home)]++;
         block_cross(v, block, home, true);
         *link = block_at(v, block);
+        if (config_tags && v->tagged) *link = tagged_build(v->slab, *link, block);
         link = &(*link)->next;
         count++;
     }

@@ -31,6 +31,8 @@ WEIR_FN void* os_reserve(size_t bytes, size_t align);
 WEIR_FN void os_unmap(void* p, size_t bytes);
 /* Make a part of a reservation readable and writable. False: refused (commit charge, mapping count). */
 WEIR_FN bool os_commit(void* p, size_t bytes);
+/* The same for memory of a kind: a word that os gave (os_tags_memory), 0: plain. */
+WEIR_FN bool os_commit_as(void* p, size_t bytes, uint32_t kind);
 /* Make it inaccessible again; what it holds stays. */
 WEIR_FN bool os_forbid(void* p, size_t bytes);
 /* Keep a range a mapping of its own: the next os_commit and os_forbid of just that range neither split nor
@@ -39,6 +41,7 @@ WEIR_FN bool os_part(void* p, size_t bytes);
 /* Map fresh zero pages over a range: accessible, or inaccessible and uncharged. The range belongs to us
  * before and after; no moment leaves a hole. */
 WEIR_FN bool os_cover(void* p, size_t bytes, bool accessible);
+WEIR_FN bool os_cover_as(void* p, size_t bytes, bool accessible, uint32_t kind);
 /* Give the pages of an accessible range back; they read as zero afterwards. False: they were kept
  * (locked memory). */
 WEIR_FN bool os_purge(void* p, size_t bytes);
@@ -67,6 +70,8 @@ WEIR_FN bool os_collapse(void* p, size_t bytes);
 WEIR_FN bool os_move(void* from, void* to, size_t bytes);
 /* Whether the kernel would charge this many bytes to the process now, as a private writable mapping. */
 WEIR_FN bool os_charge_probe(size_t bytes);
+/* Mappings that a process may have (vm.max_map_count); 0: not known. Reads a file. */
+WEIR_FN uint64_t os_mappings_max(void);
 /* True when vm.overcommit_memory is 2. */
 WEIR_FN bool os_overcommit_is_strict(void);
 /* RLIMIT_AS of the process in bytes; UINT64_MAX when there is none. */
@@ -117,19 +122,57 @@ WEIR_FN void os_futex_wait(uint32_t* word, uint32_t value);
 WEIR_FN void os_futex_wait_for(uint32_t* word, uint32_t value, uint64_t ns);
 WEIR_FN void os_futex_wake(uint32_t* word, int count);
 
+/* ---- Memory tags (os/linux/tags.c): what the kernel does with the tags of addresses.
+ *
+ * The mode is each thread's: it has its maker's, and exec ends it. */
+
+/* Bits: what follows an access whose tag is not the memory's. Both: the kernel chooses for each processor. */
+enum { OS_TAGS_SYNC = 1, OS_TAGS_ASYNC = 2 };
+/* Whether processor and kernel have tags. */
+WEIR_FN bool os_tags_exist(void);
+/* The calling thread's mode; 0: tags are not compared. */
+WEIR_FN uint32_t os_tags_mode(void);
+/* Set it, have system calls take addresses with tags, and let the processor choose any tag but 0. False:
+ * refused. */
+WEIR_FN bool os_tags_set(uint32_t mode);
+/* The kind of memory that has tags, for os_commit_as and os_cover_as. */
+WEIR_FN uint32_t os_tags_memory(void);
+/* Threads of this process; 0: not known. */
+WEIR_FN uint32_t os_thread_count(void);
+
 /* ---- Faults on purpose, and who called. */
 
 enum os_access { OS_ACCESS_UNKNOWN, OS_ACCESS_READ, OS_ACCESS_WRITE };
+/* RANGE: in the range that is watched. TAG: the pointer's tag is not the memory's. TAG_LATE: the same, at
+ * some access before; where is not known. PLAIN: another, outside the range; told where tags are watched. */
+enum os_fault_kind { OS_FAULT_RANGE, OS_FAULT_TAG, OS_FAULT_TAG_LATE, OS_FAULT_PLAIN };
 struct os_fault {
-    uintptr_t address;
-    uintptr_t code; /* of the instruction */
+    enum os_fault_kind kind;
+    uintptr_t address; /* 0: not known */
+    uintptr_t pointer; /* the same with its tag, as far as the processor told */
+    uintptr_t code;    /* of the instruction */
     enum os_access access;
 };
-/* Have faults at addresses in [start, start + bytes) told to `tell`, in a signal handler: true when the
- * access may be tried again. All others, and those it answers with false, go to the handler that the program
- * had before, or end the process as they would have. Nothing changes for programs that never call this. Once.
- * False: refused. */
+/* Have faults at addresses in [start, start + bytes), or by tags, told to `tell`, in a signal handler: true
+ * when the access may be tried again. All others, and those it answers with false, go to the handler that the
+ * program has, or end the process as they would have. Nothing changes for programs that never call this. Each
+ * once, before there are threads. False: refused. */
 WEIR_FN bool os_fault_watch(const void* start, size_t bytes, bool (*tell)(const struct os_fault* fault));
+WEIR_FN bool os_fault_watch_tags(bool (*tell)(const struct os_fault* fault));
+/* In the child of a fork. */
+WEIR_FN void os_fault_forked(void);
+/* Whether weir's handler of this signal stands before the program's; then os_fault_action is its
+ * sigaction(2): it keeps the program's action, reads it back, and has it called behind weir's. errno is
+ * sigaction's. Safe in signal handlers. */
+struct sigaction;
+WEIR_FN bool os_fault_is_watched(int number);
+WEIR_FN int os_fault_action(int number, const struct sigaction* action, struct sigaction* before);
+/* The definition of a name of libc's that comes after this library's own; NULL in a static program. */
+WEIR_FN void* os_symbol_next(const char* name);
+/* sigaction(2) of that kind, or the kernel's. errno is sigaction's. */
+WEIR_FN int os_action_next(int number, const struct sigaction* action, struct sigaction* before);
+/* Give a signal its default action, past everybody. */
+WEIR_FN void os_action_default(int number);
 /* Find what unwinds stacks; may load a library, and allocate. Without it stacks are empty. */
 WEIR_FN void os_stack_start(void);
 /* Return addresses of the calling thread's stack, the innermost first, without weir's own where it is a

@@ -74,7 +74,7 @@ WEIR_FN void huge_region(uintptr_t base, size_t records, size_t bytes) {
 }
 
 WEIR_FN bool huge_cover(void* p, size_t bytes, bool accessible) {
-    if (!os_cover(p, bytes, accessible)) return false;
+    if (!os_cover_as(p, bytes, accessible, region_memory_kind)) return false;
     (void)os_advise_huge(p, bytes, core_options.hugepages == HUGE_ALWAYS ? OS_HUGE_ALWAYS : OS_HUGE_NEVER);
     return true;
 }

@@ -12,6 +12,7 @@ WEIR_VAR struct page_root page_root;
 WEIR_VAR struct region regions[REGION_COUNT_MAX];
 WEIR_VAR uint32_t region_count;
 WEIR_VAR bool region_commit_strict;
+WEIR_VAR uint32_t region_memory_kind;
 WEIR_VAR uint32_t page_shift = 12;
 
 enum { RECORD_BYTES = sizeof(struct slice) + sizeof(struct slice_pages) };
@@ -174,7 +175,8 @@ static bool region_commit(struct region* r, uint32_t need) {
     if (!region_commit_strict && target < r->committed + step) target = r->committed + step;
     if (target > r->slices) target = r->slices;
     void* start = (void*)(r->base + ((uintptr_t)r->committed << SLICE_SHIFT));
-    if (!os_commit(start, (size_t)(target - r->committed) << SLICE_SHIFT)) return false;
+    if (!os_commit_as(start, (size_t)(target - r->committed) << SLICE_SHIFT, region_memory_kind))
+        return false;
     r->committed = target;
     return true;
 }

@@ -42,6 +42,8 @@ struct region {
 WEIR_VAR_DECL struct region regions[REGION_COUNT_MAX];
 WEIR_VAR_DECL uint32_t region_count;     /* rows ever used */
 WEIR_VAR_DECL bool region_commit_strict; /* vm.overcommit_memory == 2 */
+/* The kind of memory that blocks lie in: os_commit_as. Set before region_start. */
+WEIR_VAR_DECL uint32_t region_memory_kind;
 
 WEIR_INLINE struct slice* region_slices(const struct region* r) { return (struct slice*)r->base; }
 WEIR_INLINE uintptr_t slice_address(const struct slice* s) {

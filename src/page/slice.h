@@ -18,6 +18,7 @@ enum slice_kind {
     SLICE_FREE,     /* first slice of a free span */
     SLICE_FREE_END, /* last slice of a free span of two or more */
     SLICE_META,     /* memory of weir's own */
+    SLICE_FENCE,    /* one inaccessible slice in front of a large block */
     SLICE_LARGE,    /* first slice of a large block */
     SLICE_SLAB,     /* first slice of a slab */
     SLICE_SPARE,    /* first slice of a span that a thread keeps without its memory */
@@ -33,8 +34,8 @@ enum span_state { SPAN_DIRTY = 0, SPAN_CLEAN = 1, SPAN_UNCOMMITTED = 2, SPAN_STA
 
 /* MOVED: a large block in a mapping of its own. ORPHAN: on the list of ended threads' slabs. KEPT: the
  * active slab of its heap, kept though none of its blocks was in use. CLOSED: the same, with all its pages
- * holes. */
-enum { SLICE_MOVED = 1u, SLICE_ORPHAN = 2u, SLICE_KEPT = 4u, SLICE_CLOSED = 8u };
+ * holes. FENCED: a large block between inaccessible pages (page/fence.h). */
+enum { SLICE_MOVED = 1u, SLICE_ORPHAN = 2u, SLICE_KEPT = 4u, SLICE_CLOSED = 8u, SLICE_FENCED = 16u };
 
 /*  region  [ record 0 | record 1 | ... ][ slice k | slice k+1 | ... | frontier ......... end ]
  *            ^ records of the slices that hold the records themselves stay SLICE_NONE

@@ -11,6 +11,7 @@
 #include "base/atomic.h"
 #include "core/options.h"
 #include "os/os.h"
+#include "page/fence.h"
 #include "page/hole.h"
 #include "page/huge.h"
 #include "page/release.h"
@@ -25,6 +26,7 @@ struct span_lists {
 
 WEIR_VAR struct os_lock page_lock = {.rank = LOCK_PAGES};
 WEIR_VAR struct span_totals span_totals;
+WEIR_VAR void (*span_wipe_hook)(void* p, size_t bytes);
 static struct span_lists span_lists[SPAN_STATES]; /* Sync: the page lock */
 static char* meta_next;                           /* Sync: the page lock */
 
@@ -60,7 +62,7 @@ static void list_insert(struct slice* s, uint32_t slices, enum span_state state,
         end->back = slices - 1;
     }
     if (state == SPAN_DIRTY) store_relaxed(&span_totals.dirty, span_totals.dirty + dirty_bytes(s));
-    if (state == SPAN_UNCOMMITTED) span_totals.uncommitted++;
+    if (state == SPAN_UNCOMMITTED) store_relaxed(&span_totals.uncommitted, span_totals.uncommitted + 1);
 }
 
 static void list_remove(struct slice* s) {
@@ -72,7 +74,7 @@ static void list_remove(struct slice* s) {
     else if ((l->head[b] = s->next) == NULL)
         l->used[b / 64] &= ~(1ull << (b % 64));
     if (s->state == SPAN_DIRTY) store_relaxed(&span_totals.dirty, span_totals.dirty - dirty_bytes(s));
-    if (s->state == SPAN_UNCOMMITTED) span_totals.uncommitted--;
+    if (s->state == SPAN_UNCOMMITTED) store_relaxed(&span_totals.uncommitted, span_totals.uncommitted - 1);
     store_relaxed(&s[s->span_slices - 1].kind, (uint8_t)SLICE_NONE);
     store_relaxed(&s->kind, (uint8_t)SLICE_NONE);
 }
@@ -186,8 +188,8 @@ static struct slice* span_cut(struct slice* s, size_t skip, size_t slices, struc
     uint32_t all = s->span_slices;
     size_t clean = s->clean;
     struct slice* start = s + skip;
-    if (state == SPAN_UNCOMMITTED &&
-        !os_commit((void*)(slice_address(s) + (skip << SLICE_SHIFT)), slices << SLICE_SHIFT))
+    if (state == SPAN_UNCOMMITTED && !os_commit_as((void*)(slice_address(s) + (skip << SLICE_SHIFT)),
+                                                   slices << SLICE_SHIFT, region_memory_kind))
         return NULL;
     list_remove(s);
     uint16_t region = s->region;
@@ -241,9 +243,7 @@ static struct slice* span_from_frontier(struct region* r, size_t slices, size_t 
     return s;
 }
 
-/* A program that asks for more than the machine has is to hear so now, as from mmap, and not to be
- * killed on its first touch: reserved space is uncharged, so the kernel is asked explicitly. */
-static bool span_is_plausible(size_t fresh_slices) {
+WEIR_FN bool span_is_plausible(size_t fresh_slices) {
     size_t bytes = fresh_slices << SLICE_SHIFT;
     return bytes < 256 * MIB || os_charge_probe(bytes);
 }
@@ -503,6 +503,16 @@ static void span_settle(const struct slice* s) {
     }
 }
 
+/* The pages of a slice that may be resident, run by run. */
+static void slice_wipe(uintptr_t address, uint32_t pages) {
+    while (pages != 0) {
+        unsigned from = bit_low(pages);
+        unsigned count = bit_low(~((uint64_t)pages >> from));
+        pages &= ~(((1u << count) - 1) << from);
+        span_wipe_hook((void*)(address + ((uintptr_t)from << page_shift)), (size_t)count << page_shift);
+    }
+}
+
 /* A span that is given back has no holes any more; its slices' words say which pages are clean. Their number.
  */
 static size_t span_take_holes(const struct slice* s) {
@@ -515,6 +525,9 @@ static size_t span_take_holes(const struct slice* s) {
     for (uint32_t i = 0; i < (kind == SLICE_LARGE ? 1 : s->span_slices); i++) {
         uint64_t* word = &slice_pages(s)[i].state;
         store_relaxed(word, hole_known(load_relaxed(word)));
+        if (weir_unlikely(span_wipe_hook != NULL) && kind != SLICE_LARGE)
+            slice_wipe(slice_address(s) + ((uintptr_t)i << SLICE_SHIFT),
+                       hole_all() & ~hole_clean(load_relaxed(word)));
     }
     if (kind != SLICE_LARGE) return clean_in(s, s->span_slices);
     hole_from_block(s);
@@ -533,9 +546,13 @@ WEIR_FN void span_free_locked(struct slice* s) {
     weir_assert(slices != 0 && r->live >= slices);
     enum span_state state = SPAN_DIRTY;
     size_t clean = span_take_holes(s);
-    if ((s->flags & SLICE_MOVED) != 0) span_totals.moved--;
-    if ((s->flags & SLICE_MOVED) != 0 &&
-        huge_cover((void*)slice_address(s), (size_t)slices << SLICE_SHIFT, true)) {
+    if ((s->flags & SLICE_MOVED) != 0) store_relaxed(&span_totals.moved, span_totals.moved - 1);
+    if (weir_unlikely((s->flags & SLICE_FENCED) != 0)) {
+        s = fence_remove(s, &state);
+        if (s == NULL) return;
+        clean = 0;
+    } else if ((s->flags & SLICE_MOVED) != 0 &&
+               huge_cover((void*)slice_address(s), (size_t)slices << SLICE_SHIFT, true)) {
         state = SPAN_CLEAN;
         add_relaxed(&span_totals.purged, (uint64_t)slices << SLICE_SHIFT);
     }
@@ -547,6 +564,8 @@ WEIR_FN void span_free_locked(struct slice* s) {
     else
         span_purge_excess();
 }
+
+WEIR_FN void span_free_uncommitted(struct slice* s) { span_put_back(s, SPAN_UNCOMMITTED, 0); }
 
 WEIR_FN void span_mark_rest(struct slice* s) {
     for (uint32_t i = 1; i < s->span_slices; i++) {
@@ -612,37 +631,6 @@ WEIR_FN bool span_resize(struct slice* s, size_t slices) {
         done = (s->flags & SLICE_MOVED) == 0 && span_grow(s, (uint32_t)slices);
     os_lock_give(&page_lock);
     return done;
-}
-
-/* A move that the kernel refused: it may have unmapped the destination before it looked at its limits.
- * What cannot be covered again stays out of use for good, and inaccessible. */
-static void span_abandon(struct slice* s) {
-    if (huge_cover((void*)slice_address(s), (size_t)s->span_slices << SLICE_SHIFT, true)) span_free(s);
-}
-
-WEIR_FN struct slice* span_move(struct slice* s, size_t slices, size_t bytes) {
-    if (slices > UINT32_MAX / 4 || region_commit_strict || os_memory_is_limited() ||
-        !span_is_plausible(slices))
-        return NULL;
-    bool zeroed;
-    span_lock();
-    struct slice* to = NULL;
-    if (span_totals.moved < core_options.map_count_max) to = block_alloc_locked(slices, 1, &zeroed);
-    os_lock_give(&page_lock);
-    if (to == NULL) return NULL;
-    if (!os_move((void*)slice_address(s), (void*)slice_address(to), align_up(bytes, os_page_bytes()))) {
-        span_abandon(to);
-        return NULL;
-    }
-    span_lock();
-    to->flags |= SLICE_MOVED;
-    span_totals.moved++;
-    /* The old place is covered afresh: the kernel leaves it empty, emulators do not always. */
-    if ((s->flags & SLICE_MOVED) == 0) span_totals.moved++;
-    s->flags |= SLICE_MOVED;
-    os_lock_give(&page_lock);
-    span_free(s);
-    return to;
 }
 
 WEIR_FN bool span_purge(uint64_t bytes) {

@@ -46,11 +46,24 @@ WEIR_FN void span_free(struct slice* s);
 /* The same for a caller who has the page lock, which is taken by span_lock (and given by os_lock_give). */
 WEIR_FN void span_lock(void);
 WEIR_FN void span_free_locked(struct slice* s);
+/* The same for one that the caller made inaccessible, without memory or charge. */
+WEIR_FN void span_free_uncommitted(struct slice* s);
 /* Grow or shrink in place; false: the neighbour is in use, the span is as it was. */
 WEIR_FN bool span_resize(struct slice* s, size_t slices);
+/* A program that asks for more than the machine has is to hear so now, as from mmap, and not to be killed on
+ * its first touch: reserved space is uncharged, so the kernel is asked explicitly. */
+WEIR_FN bool span_is_plausible(size_t fresh_slices);
 /* Move a large span to a new one of `slices` slices by changing page tables. Returns the new span, with
  * the old one freed; NULL: not possible (the caller copies), nothing changed. `bytes` of content. */
 WEIR_FN struct slice* span_move(struct slice* s, size_t slices, size_t bytes);
+/* The same in two steps, for a caller who makes the new span himself: whether one of so many slices may be
+ * moved to; and the move to span `to`, which is given back where it is refused. */
+WEIR_FN bool span_may_move(size_t slices);
+WEIR_FN struct slice* span_move_to(struct slice* s, struct slice* to, size_t bytes);
+/* Called under the page lock for memory of a span whose slices spoke for themselves (slice_kind_is_paged) and
+ * that becomes free, as far as it may be resident: what its user left beside the contents is to go. NULL:
+ * nothing did. Set by the heap layer. */
+WEIR_VAR_DECL void (*span_wipe_hook)(void* p, size_t bytes);
 /* Purge dirty spans, the largest first, until `bytes` are purged or none is left. True: something was given
  * back. */
 WEIR_FN bool span_purge(uint64_t bytes);

@@ -7,6 +7,7 @@
 #include "base/text.h"
 #include "core/options.h"
 #include "core/report.h"
+#include "heap/retag.h"
 #include "os/os.h"
 #include "page/span.h"
 
@@ -20,7 +21,7 @@ struct pool_object {
     struct pool_object* chain; /* of the same bucket */
     struct pool_object* next;  /* in the pool's queue, or among the spare records */
     struct pool* pool;
-    char* p;
+    char* p;    /* as it was given out; freed: with another tag, where memory has any */
     char* area; /* guard mode: a mapping of area_bytes, the guard page included */
     size_t area_bytes;
     bool live;
@@ -30,7 +31,7 @@ struct pool_object {
     int free_thread;
 };
 
-/* By address. Sync: pools_lock. */
+/* By address, without its tag. Sync: pools_lock. */
 static struct pool_object** object_buckets;
 static uint32_t bucket_bits;
 static uint64_t debug_objects;
@@ -137,13 +138,13 @@ WEIR_FN bool debug_fails(struct pool* pool) {
 /* ---- Records by address. */
 
 static struct pool_object** object_bucket(const void* p) {
-    return &object_buckets[((uintptr_t)p * 0x9e3779b97f4a7c15u) >> (64 - bucket_bits)];
+    return &object_buckets[((uintptr_t)tag_clear(p) * 0x9e3779b97f4a7c15u) >> (64 - bucket_bits)];
 }
 
 static struct pool_object* object_find(const void* p) {
     if (object_buckets == NULL) return NULL;
     struct pool_object* o = *object_bucket(p);
-    while (o != NULL && o->p != p) o = o->chain;
+    while (o != NULL && tag_clear(o->p) != tag_clear(p)) o = o->chain;
     return o;
 }
 
@@ -227,6 +228,13 @@ static bool object_cover(const struct pool_object* o, bool accessible) {
     return o->area == NULL || os_cover(o->area, o->area_bytes - os_page_bytes(), accessible);
 }
 
+/* It is freed: what the program has of it is no pointer to it any more. */
+static void object_retag(struct pool_object* o) {
+    if (!tag_is_on() || o->area != NULL) return;
+    char* p = heap_retag(o->p, "weir_pool_free");
+    if (p != NULL) o->p = p; /* reported otherwise */
+}
+
 /* ---- What lies between an object and what is not its own: a tag, or in guard mode what the alignment
  * leaves.
  */
@@ -238,7 +246,7 @@ static size_t tail_bytes(const struct pool_object* o) {
 }
 
 static char tail_byte(const struct pool_object* o, size_t offset) {
-    uint64_t tag = (uintptr_t)o->p * 0xd6e8feb86659fd93u ^ (uintptr_t)o->pool;
+    uint64_t tag = (uintptr_t)tag_clear(o->p) * 0xd6e8feb86659fd93u ^ (uintptr_t)o->pool;
     return (char)(tag >> (offset % TAG_BYTES * 8));
 }
 
@@ -431,7 +439,8 @@ WEIR_FN void* debug_alloc(struct pool* pool, bool cached_only, const void* calle
 
 static struct debug_fault free_fault(const struct pool_object* o, const struct pool* pool, const void* p) {
     if (o == NULL) return fault_of(pool, p, "pool-foreign", "not an object of pool ");
-    if (!o->live) return object_fault(o, "pool-double-free", "already freed, an object of pool ");
+    if (!o->live || o->p != p)
+        return object_fault(o, "pool-double-free", "already freed, an object of pool ");
     if (o->pool != pool) return object_fault(o, "pool-wrong", "freed to another pool, an object of pool ");
     return tail_is_whole(o) ? (struct debug_fault){.code = NULL} : overrun_fault(o);
 }
@@ -446,6 +455,7 @@ WEIR_FN bool debug_free(struct pool* pool, void* p, const void* caller) {
         o->free_thread = os_thread_id();
         freed_fill(o);
         if (os_tsan_is_blind()) os_tsan_release(p, pool->size);
+        object_retag(o);
         (void)object_cover(o, false); /* refused, it stays accessible */
         queue_put(pool, o);
     }
@@ -469,6 +479,7 @@ WEIR_FN bool debug_reserve(struct pool* pool, uint64_t objects) {
         struct pool_object* o = object_make(pool);
         if (o == NULL) return false;
         freed_fill(o);
+        object_retag(o);
         (void)object_cover(o, false);
         queue_put(pool, o);
     }

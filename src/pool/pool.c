@@ -9,6 +9,7 @@
 #include "base/text.h"
 #include "core/options.h"
 #include "core/report.h"
+#include "heap/retag.h"
 #include "page/release.h"
 #include "page/span.h"
 #include "pool/debug.h"
@@ -227,6 +228,7 @@ WEIR_FN void pool_free_slow(struct weir_pool* handle, struct weir_pool_cache* ca
     struct pool* pool = pool_opened(handle);
     if (p == NULL || pool == NULL) return;
     struct pool_entry* e = pool->slow == 0 ? entry_find(pool, cache) : NULL;
+    if (tag_is_on() && e != NULL && (p = heap_retag(p, "weir_pool_free")) == NULL) return;
     if (e == NULL || !entry_free(e, p)) free_direct(pool, p, caller);
 }
 

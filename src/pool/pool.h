@@ -17,6 +17,7 @@
 #include "heap/heap.h"
 #include "os/lock.h"
 #include "pool/magazine.h"
+#include "tag/tag.h"
 #include "weir/pool.h"
 
 enum { POOLS_MAX = 4096, CHUNK_POOLS = 16, CHUNKS = POOLS_MAX / CHUNK_POOLS };
@@ -89,13 +90,14 @@ struct pool {
  *
  *  loaded    the magazine that the cache's words point into: base = objects, end = base + capacity,
  *            base + fill = top; NULL: top == base == end, and every call is slow
- *  previous  one that is empty or full, so that a run of the same calls moves one magazine per `capacity`;
- *            none where the storage is `single`
- *  Sync: the thread; in, out and held relaxed for statistics, with `version` odd while they and the words do
- * not fit together. Under pools_lock: who makes and ends entries. */
+ *            Where memory is tagged each object gets another tag when it is put, which nobody does inline:
+ * the words are `own`, and where inline paths look there are none. previous  one that is empty or full, so
+ * that a run of the same calls moves one magazine per `capacity`; none where the storage is `single` Sync:
+ * the thread; in, out and held relaxed for statistics, with `version` odd while they and the words do not fit
+ * together. Under pools_lock: who makes and ends entries. */
 struct pool_entry {
     struct weir_pool_cache own;    /* the words, for a pool that has none in TLS */
-    struct weir_pool_cache* cache; /* &own, or the program's words */
+    struct weir_pool_cache* cache; /* where inline paths look: &own, the program's words, or none */
     struct magazine* loaded;
     struct magazine* previous;
     struct magazine* spare; /* a list of empty ones */
@@ -228,6 +230,7 @@ WEIR_INLINE struct pool_entry* entry_peek(const struct pool_thread* t, const str
 /* entry_get, without a call where the entry is there and nothing is to be caught up with. */
 WEIR_INLINE struct pool_entry* entry_find(struct pool* pool, struct weir_pool_cache* cache) {
     struct pool_thread* t = heap_self()->above;
+    if (tag_is_on()) cache = NULL; /* no entry has those */
     if (weir_unlikely(t == NULL || t->epoch != load_relaxed(&pools_epoch))) return entry_get(pool, cache);
     struct pool_entry* e = entry_peek(t, pool);
     if (weir_unlikely(e->pool == NULL || (cache != NULL && e->cache != cache))) return entry_get(pool, cache);

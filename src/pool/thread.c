@@ -27,6 +27,9 @@ static bool threads_left; /* a fork left records behind */
 
 /* ---- Words and magazines of an entry. */
 
+/* The words that tell what it caches. */
+static struct weir_pool_cache* entry_words(struct pool_entry* e) { return tag_is_on() ? &e->own : e->cache; }
+
 static uint64_t words_fill(const struct weir_pool_cache* c) {
     return (uint64_t)(load_relaxed(&c->top) - load_relaxed(&c->base));
 }
@@ -45,13 +48,14 @@ static void entry_begin(struct pool_entry* e) {
 static void entry_end(struct pool_entry* e) { store_release(&e->version, e->version + 1); }
 
 /* The magazine in the cache learns what the fast paths did. */
-static void entry_sync(const struct pool_entry* e) {
-    if (e->loaded != NULL) e->loaded->count = (uint32_t)(e->cache->top - e->cache->base);
+static void entry_sync(struct pool_entry* e) {
+    const struct weir_pool_cache* c = entry_words(e);
+    if (e->loaded != NULL) e->loaded->count = (uint32_t)(c->top - c->base);
 }
 
 static void entry_load(struct pool_entry* e, struct magazine* m) {
     e->loaded = m;
-    words_set(e->cache, m);
+    words_set(entry_words(e), m);
 }
 
 static void entry_keep(struct pool_entry* e, struct magazine* m) {
@@ -202,7 +206,7 @@ static void free_lone(struct pool_entry* e, void* p) {
 }
 
 WEIR_FN void* entry_alloc(struct pool_entry* e, bool cached_only) {
-    struct weir_pool_cache* c = e->cache;
+    struct weir_pool_cache* c = entry_words(e);
     if (c->top == c->base) {
         if (e->pool->storage->lone) return alloc_lone(e, cached_only);
         if (!entry_refill(e, cached_only)) return NULL;
@@ -213,7 +217,7 @@ WEIR_FN void* entry_alloc(struct pool_entry* e, bool cached_only) {
 }
 
 WEIR_FN bool entry_free(struct pool_entry* e, void* p) {
-    struct weir_pool_cache* c = e->cache;
+    struct weir_pool_cache* c = entry_words(e);
     if (c->top == c->end) {
         if (e->pool->storage->lone && e->loaded != NULL) {
             free_lone(e, p);
@@ -335,7 +339,9 @@ static struct pool_entry* entry_make(struct pool_thread* t, struct pool* pool,
     if (t->chunks[pool->id / CHUNK_POOLS] != pool_chunk_none || chunk_make(t, pool->id / CHUNK_POOLS)) {
         if (cache != NULL && cache->end != NULL) words_reclaim(pool, cache);
         e = entry_peek(t, pool);
-        *e = (struct pool_entry){.cache = cache != NULL ? cache : &e->own,
+        *e = (struct pool_entry){.cache = tag_is_on()     ? &cache_none
+                                          : cache != NULL ? cache
+                                                          : &e->own,
                                  .pool = pool,
                                  .epoch = load_acquire(&pool->storage->epoch),
                                  .batch = 1,
@@ -363,6 +369,7 @@ WEIR_FN struct pool_entry* entry_get(struct pool* pool, struct weir_pool_cache* 
     if (t == NULL && (t = thread_attach()) == NULL) return NULL;
     if (weir_unlikely(t->epoch != load_relaxed(&pools_epoch))) thread_catch_up_try(t);
     struct pool_entry* e = entry_peek(t, pool);
+    if (tag_is_on()) cache = NULL;
     bool moves = cache != NULL && e->cache != cache;
     /* Words in TLS end with their thread, which must be seen. */
     if (moves && pool_thread_hook != NULL && !pool_thread_hook()) {
@@ -392,11 +399,11 @@ WEIR_FN void pool_thread_detach(void) {
 enum { READS = 16 };
 
 /* An entry's figures, of one moment if its thread lets one have them. */
-static struct pool_sums entry_read(const struct pool_entry* e) {
+static struct pool_sums entry_read(struct pool_entry* e) {
     struct pool_sums sums = {0};
     for (unsigned i = 0; i < READS; i++) {
         uint32_t version = load_acquire(&e->version);
-        sums.fill = words_fill(e->cache);
+        sums.fill = words_fill(entry_words(e));
         if (sums.fill > e->pool->storage->capacity) sums.fill = 0; /* of two moments */
         sums.fill += load_relaxed(&e->held);
         sums.net = (int64_t)(load_relaxed(&e->in) - load_relaxed(&e->out) - sums.fill);
@@ -409,7 +416,7 @@ static struct pool_sums entry_read(const struct pool_entry* e) {
 WEIR_FN struct pool_sums entries_sum(const struct pool* pool) {
     struct pool_sums all = {0};
     for (struct pool_thread* t = threads; t != NULL; t = t->next) {
-        const struct pool_entry* e = entry_peek(t, pool);
+        struct pool_entry* e = entry_peek(t, pool);
         if (e->pool != pool) continue;
         struct pool_sums one = entry_read(e);
         all.net += one.net;
@@ -453,8 +460,10 @@ WEIR_FN void pool_fork_parent(void) {
 /* A thread that did not come along. Its words are still there, and may be another thread's soon. */
 static void visit_left(struct pool_entry* e, void* unused) {
     (void)unused;
-    e->own = *e->cache;
-    e->cache = &e->own;
+    if (!tag_is_on()) {
+        e->own = *e->cache;
+        e->cache = &e->own;
+    }
     if (e->version % 2 == 0) return;
     /* It was between two magazines, which may stand here twice, or with words that are not theirs: they are
      * lost to the child. */

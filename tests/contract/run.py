@@ -35,6 +35,7 @@ KEYS = {
     "as_mib": "RLIMIT_AS in MiB, set before exec",
     "env": "variables, NAME=VALUE each",
     "plugin": "sources beside the program, each built as a shared library; argv[1..] are their paths",
+    "static": "'yes': also linked with the archive that lies beside the library, as a static program",
     "glibc": "'skip': a run that glibc's own malloc cannot pass; the program says why",
 }
 
@@ -64,6 +65,7 @@ class Run:
         self.env = dict(v.split("=", 1) for v in keys.get("env", "").split(",") if v)
         self.timeout = float(keys.get("timeout", "60"))
         self.as_mib = int(keys.get("as_mib", "0"))
+        self.is_static = keys.get("static") == "yes"
         self.on_glibc = keys.get("glibc") != "skip"
 
 
@@ -104,6 +106,16 @@ def build(run, compilers, directory):
         compile_one(compilers, plugin, [HERE / name], ["-shared", "-fPIC"])
         plugins.append(str(plugin))
     return [str(program), *plugins, *run.args]
+
+
+def build_static(run, compilers, directory, lib):
+    """Builds a run's program with the archive beside `lib`; the arguments it is to be started with, or None."""
+    archive = lib.parent / "libweir.a"
+    if not run.is_static or not archive.is_file():
+        return None
+    program = directory / (run.program + ".static")
+    compile_one(compilers, program, [run.source, archive], [*run.cflags, "-static", "-DCONTRACT_STATIC", *run.libs])
+    return [str(program), *run.args]
 
 
 def limits_set(as_mib):
@@ -157,9 +169,14 @@ def one(run, compilers, directory, libs):
         argv = build(run, compilers, directory)
     except Failure as failure:
         return [(False, f"FAIL {run.name} {failure}")]
+    ways = [(label, lib, argv) for label, lib in libs if lib is not None or run.on_glibc]
     for label, lib in libs:
-        if lib is None and not run.on_glibc:
-            continue
+        try:
+            static = build_static(run, compilers, directory, lib) if lib is not None else None
+            ways += [("static", None, static)] if static else []
+        except Failure as failure:
+            results.append((False, f"FAIL {run.name} [static] {failure}"))
+    for label, lib, argv in ways:
         start = time.monotonic()
         try:
             checks = execute(run, argv, lib)

@@ -26,7 +26,7 @@ FAULTS = {
     "mappings": "mappings", "medium": "remote", "remote": "remote", "new_handler": "no_null", "sized": "sized", "spawn": "process", "spawn.helper": "process",
     "stats_sizes": "usable",
     "thread_churn": "leak_thread", "thread_exit": "thread_end", "thread_local": "thread_end", "usable": "usable",
-    "zero": "zero_null",
+    "zero": "zero_null", "handlers.off": "handlers", "handlers.watched": "handlers",
     "release_idle.off": "blind",
     # There are no pools in it.
     "pool": "none", "pool_library": "none", "pool_calls": "none", "pool_tsan": "none", **{f"pool_burst.{run}": "none" for run in ("large_idle", "large_busy", "medium_idle", "medium_busy", "small_idle")}, "pool_cxx": "none",

@@ -28,7 +28,9 @@
 #    include <sys/user.h>
 #endif
 
-enum { SIZE_MAX_TRACED = 1024, CALLS_PER_SIZE = 4, WARM_BLOCKS = 16, STEPS_MAX = 1 << 20, KEPT_MAX = 4096 };
+enum { SIZE_MAX_TRACED = 1024, CALLS_PER_SIZE = 4, WARM_BLOCKS = 16, STEPS_MAX = 1 << 20 };
+/* A call that is longer than this took no fast path: the rest of it runs unobserved. */
+enum { KEPT_MAX = 128 };
 enum { SUBJECTS_MAX = 16 };
 
 /* How a subject is called. A freeing subject gets blocks from `partner`, which is not traced. */
@@ -189,7 +191,8 @@ static void subject_add(const char* name) {
 #if defined(__x86_64__)
 static uintptr_t path[KEPT_MAX];
 
-/* Steps the child from its marker through one call; returns the number of steps kept in path. */
+/* Steps the child from its marker through one call, or through its first KEPT_MAX instructions; returns the
+ * number of steps kept in path. */
 static int step_call(pid_t child, const struct subject* s, int* ended) {
     struct user_regs_struct regs;
     uintptr_t entry_sp = 0;
@@ -202,8 +205,8 @@ static int step_call(pid_t child, const struct subject* s, int* ended) {
         }
         ptrace(PTRACE_GETREGS, child, 0, &regs);
         if (!entry_sp && regs.rip == (uintptr_t)s->function) entry_sp = regs.rsp;
-        if (entry_sp && regs.rsp > entry_sp) return kept;
-        if (entry_sp && kept < KEPT_MAX) path[kept++] = regs.rip;
+        if (kept == KEPT_MAX || (entry_sp && regs.rsp > entry_sp)) return kept;
+        if (entry_sp) path[kept++] = regs.rip;
     }
     die("a call never returned");
     return 0;

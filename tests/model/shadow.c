@@ -33,6 +33,15 @@ static unsigned leaf_pool_count;
 static _Atomic unsigned leaf_pool_used;
 static _Atomic uint64_t missing;
 
+/* The bytes that it means: where the processor ignores an address's top byte, allocators may use it. */
+static inline uintptr_t address_of(const void* p) {
+#ifdef __aarch64__
+    return (uintptr_t)p & (~(uintptr_t)0 >> 8);
+#else
+    return (uintptr_t)p;
+#endif
+}
+
 void shadow_init(unsigned leaves) {
     if (model_config.overlap == OVERLAP_OFF) return;
     directory = memory_map(REGIONS * sizeof *directory);
@@ -79,8 +88,8 @@ overlap_fail(const void* p, size_t n, size_t word, uint64_t bits, int claim, con
 
 static inline void range_update(const void* p, size_t n, int claim, const char* what) {
     if (model_config.overlap == OVERLAP_OFF) return;
-    uintptr_t first = (uintptr_t)p >> GRANULE_SHIFT;
-    uintptr_t last = ((uintptr_t)p + (n > 0 ? n - 1 : 0)) >> GRANULE_SHIFT;
+    uintptr_t first = address_of(p) >> GRANULE_SHIFT;
+    uintptr_t last = (address_of(p) + (n > 0 ? n - 1 : 0)) >> GRANULE_SHIFT;
     for (uintptr_t word = first >> 6; word <= last >> 6; word++) {
         unsigned low = word == first >> 6 ? (unsigned)(first & 63) : 0;
         unsigned high = word == last >> 6 ? (unsigned)(last & 63) : 63;

@@ -78,8 +78,10 @@ def stranger(bench, work, inside, offline):
                     taken)
 
 
-# Calls that the library passes on: a limit that is lowered, and what only a process of one thread may do.
-WATCHED = {"setrlimit", "setrlimit64", "prlimit", "prlimit64", "unshare", "setns", "prctl"}
+# Calls that the library passes on: a limit that is lowered, what only a process of one thread may do, handlers of
+# signals.
+WATCHED = {"setrlimit", "setrlimit64", "prlimit", "prlimit64", "unshare", "setns", "prctl", "sigaction", "__sigaction",
+           "signal", "bsd_signal", "ssignal", "sysv_signal", "__sysv_signal", "siginterrupt", "sigignore", "sigset"}
 
 
 def names(bench):

@@ -9,6 +9,8 @@
 
 #include "heap/census.h"
 #include "heap/guard.h"
+#include "heap/history.h"
+#include "heap/place.h"
 #include "heap/heap.h"
 #include "heap/large.h"
 #include "heap/medium.h"
@@ -17,6 +19,7 @@
 #include "os/os.h"
 #include "page/hole.h"
 #include "page/span.h"
+#include "tag/tag.h"
 
 void* unit_alloc(size_t size) { return heap_alloc(size); }
 void unit_free(void* p) { heap_free(p, "free"); }
@@ -28,6 +31,30 @@ bool unit_size_matches(size_t usable, size_t size, size_t align) {
     return heap_size_matches(usable, size, align);
 }
 
+struct unit_place unit_place_at(const void* p) {
+    struct heap_place at;
+    if (!place_at((uintptr_t)tag_clear(p), &at)) return (struct unit_place){.kind = -1};
+    return (struct unit_place){.kind = (int)at.kind,
+                               .start = at.start,
+                               .bytes = at.bytes,
+                               .free = place_is_free(&at),
+                               .slotted = at.slotted,
+                               .slot = at.slot};
+}
+void unit_history_start(uint64_t calls) {
+    os_stack_start();
+    history_start(calls);
+}
+void unit_history_note(bool is_free, const void* p) {
+    history_note(is_free ? HISTORY_FREE : HISTORY_ALLOC, p);
+}
+int unit_history_find(bool is_free, const void* p, int* thread) {
+    uintptr_t frames[TRACE_FRAMES_MAX];
+    struct trace trace = {.frames = frames};
+    if (!history_find(is_free ? HISTORY_FREE : HISTORY_ALLOC, p, &trace)) return -1;
+    *thread = trace.thread;
+    return (int)trace.count;
+}
 void unit_guard_start(uint64_t rate, uint64_t slots) {
     core_options.guard_rate = rate;
     if (slots != 0) core_options.guard_slots = slots;
@@ -53,7 +80,7 @@ void unit_fork_parent(void) { heap_fork_parent(); }
 void unit_fork_child(void) { heap_fork_child(); }
 
 struct slice* unit_slice(const void* p) {
-    struct slice* s = slice_find(p);
+    struct slice* s = slice_find(tag_clear(p));
     return s != NULL && s->kind == SLICE_SLAB_REST ? s - s->back : s;
 }
 uint32_t unit_used(const struct slice* s) { return slab_used(s); }
@@ -89,8 +116,8 @@ uint64_t unit_chunk_blocks(const void* p) {
     for (uint32_t word = 0; word < CHUNK_WORDS; word++)
         for (uint64_t left = k->starts[word] & ~k->free[word]; left != 0; left &= left - 1) {
             uint32_t unit = word * 64 + bit_low(left);
-            hash = (hash ^ unit ^ (uint64_t)load_relaxed(&k->blocks[unit / GROUP_UNITS]) << 16) *
-                   0x9e3779b97f4a7c15u;
+            uint64_t known = load_relaxed(&k->blocks[unit / GROUP_UNITS]);
+            if ((known & BLOCK_QUICK) == 0) hash = (hash ^ unit ^ known << 16) * 0x9e3779b97f4a7c15u;
         }
     return hash;
 }
@@ -100,6 +127,9 @@ void* unit_kept_block(unsigned m) {
 }
 size_t unit_kept_medium_bytes(void) { return heap_self()->kept_medium_bytes; }
 uint32_t unit_home_arena(void) { return heap_self()->arena; }
+static_assert((int)UNIT_QUICK_CHUNK_BYTES_MAX == (int)QUICK_CHUNK_BYTES_MAX &&
+                  (int)UNIT_QUICK_BYTES_MAX == (int)QUICK_BYTES_MAX,
+              "glue.h has the heap's own number");
 static_assert((int)UNIT_MEDIUM_CLASSES == (int)MEDIUM_CLASSES &&
                   (int)UNIT_CHUNK_BYTES == CHUNK_SLICES * SLICE_BYTES,
               "C++ cannot read arena.h");
@@ -140,7 +170,10 @@ static void mark(unsigned char* seen, const struct slice* s, const block_t* p, u
         *wrong = "a list leaves the slab";
         return;
     }
-    uint32_t index = (uint32_t)(((uintptr_t)p - slice_address(s)) / slab_class(s)->bytes);
+    uint32_t index = (uint32_t)(((uintptr_t)tag_clear(p) - slice_address(s)) / slab_class(s)->bytes);
+    if (tag_is_on() && ((tag_of(tag_read(p)) ^ index) & 1) != 0)
+        *wrong = "a block has the other parity's tag";
+    if (tag_is_on() && tag_of(tag_read(p)) == 0) *wrong = "a free block has no tag";
     if (seen[index] != 0) *wrong = "a block is listed twice";
     seen[index] = (unsigned char)as;
 }
@@ -175,7 +208,8 @@ static const char* pages_wrong(const struct slice* s, unsigned char* seen) {
         if (is_hole(s, g)) return "a hole has a list";
         uintptr_t slice = slice_address(s) + g / per_slice * SLICE_BYTES;
         const block_t* p = (const block_t*)(slice + (uintptr_t)(r->head[bit] - 1) * GRANULE);
-        for (; p != NULL && wrong == NULL; p = p->next, sorted++) {
+        for (; p != NULL && wrong == NULL; p = ((const block_t*)tag_access(p))->next, sorted++) {
+            p = tag_clear(p);
             if (((uintptr_t)p - slice_address(s)) / page != g) return "a page lists another one's block";
             mark(seen, s, p, SEEN_SORTED, &wrong);
         }
@@ -228,10 +262,8 @@ static const char* slab_wrong(const struct slice* s) {
     if (slab_used(s) - r->ahead + listed + r->sorted != s->built) return "used + list + sorted != built";
     if (s->until == 0 && s->rest != 0) return "the countdown has ended, and nobody has looked";
     uint64_t word = load_acquire(&s->remote);
-    uint32_t granule = (uint32_t)(word & REMOTE_FIRST);
     uint32_t count = 0;
-    const block_t* p =
-        granule == 0 ? NULL : (const block_t*)(slice_address(s) + (uintptr_t)(granule - 1) * GRANULE);
+    const block_t* p = remote_first(s, word);
     for (; p != NULL && wrong == NULL; p = p->next, count++) mark(seen, s, p, SEEN_FREE, &wrong);
     if (wrong != NULL) return wrong;
     if (count != remote_count(word)) return "remote count is not the list's length";

@@ -56,6 +56,7 @@ void unit_set_hooks(void (*attach)(void), void (*tick)(void));
 
 /* Blocks in chunks: heap/arena.h and heap/medium.h. */
 enum { UNIT_MEDIUM_CLASSES = CLASS_COUNT - SMALL_CLASSES, UNIT_CHUNK_BYTES = 1 << 20 };
+enum { UNIT_QUICK_CHUNK_BYTES_MAX = 32768, UNIT_QUICK_BYTES_MAX = 262144 };
 void* unit_arena_alloc(uint32_t* home, unsigned m, size_t align);
 bool unit_arena_free(void* p);
 bool unit_arena_check(void);
@@ -72,6 +73,20 @@ uint64_t unit_chunk_blocks(const void* p);
 void* unit_kept_block(unsigned m);
 size_t unit_kept_medium_bytes(void);
 uint32_t unit_home_arena(void);
+
+/* What lies at an address: heap/place.h. kind -1: nothing of weir's. */
+struct unit_place {
+    int kind;
+    uintptr_t start;
+    size_t bytes;
+    bool free, slotted;
+    uint32_t slot;
+};
+struct unit_place unit_place_at(const void* p);
+/* Kept calls: heap/history.h. The number of frames, -1: none is known. */
+void unit_history_start(uint64_t calls);
+void unit_history_note(bool is_free, const void* p);
+int unit_history_find(bool is_free, const void* p, int* thread);
 
 /* Guarded blocks: heap/guard.h. `slots`: 0: as the option has it. */
 void unit_guard_start(uint64_t rate, uint64_t slots);

@@ -330,9 +330,34 @@ TEST(Heap, ALoneBlockThatComesAndGoesMakesNoSystemCall) {
     }));
 }
 
+TEST(Heap, ALoneBlocksListGrowsAsLongAsThatIsKept) {
+    EXPECT_FINE(in_child([] {
+        for (size_t size : {256u, 512u, 1024u}) {
+            size_t before = unit_kept_bytes();
+            void* p = unit_alloc(size);
+            struct slice* s = unit_slice(p);
+            unit_free(p);
+            for (int i = 0; i < 1000; i++) unit_free(unit_alloc(size));
+            EXPECT_GE(s->built, 16u) << size;
+            EXPECT_LE(s->built, 20u) << size;
+            EXPECT_EQ(unit_kept_bytes() - before, s->built * size) << size;
+        }
+        const size_t bound = unit_kept_bytes_max() + os_page_bytes();
+        for (size_t size = 16; size <= SMALL_MAX; size += 16) {
+            for (int i = 0; i < 1000; i++) unit_free(unit_alloc(size));
+            EXPECT_LE(unit_kept_bytes(), bound) << size;
+        }
+        EXPECT_GE(unit_check_slabs(), 0);
+        unit_collect();
+        EXPECT_EQ(unit_kept_bytes(), 0u);
+        expect_nothing_left();
+    }));
+}
+
 TEST(Heap, EmptiedSlabsGoBackAndFullestIsUsedFirst) {
     EXPECT_FINE(in_child([] {
         std::vector<void*> all;
+        unit_attach(); // with tags, capacities are less
         const unsigned capacity = size_classes[class_of(256)].capacity;
         for (unsigned i = 0; i < capacity * 10; i++) all.push_back(unit_alloc(256));
         uint64_t full = span_totals.live;

@@ -103,6 +103,9 @@ TEST(Holes, ArePurgedByAnotherThreadMeanwhile16KiB) { run_with_purger(14, ""); }
 TEST(Holes, ArePurgedByAnotherThreadMeanwhile64KiB) { run_with_purger(16, ""); }
 TEST(Holes, ArePurgedMeanwhileWithChecksAtTheCall) { run_with_purger(12, ":checks=full"); }
 
+// Blocks in a slab; where the heap has started, since with tags it may be one less.
+uint32_t slab_capacity(size_t size) { return size_classes[class_of(size)].capacity; }
+
 // Two slabs of 64-byte blocks; of the first one pages 1 to 14 are free and dirty holes.
 struct Emptied {
     Blocks blocks;
@@ -111,7 +114,7 @@ struct Emptied {
     Emptied() {
         windows_are_endless();
         start_with_pages(12);
-        for (unsigned i = 0; i < 2048; i++) blocks.alloc(64);
+        for (unsigned i = 0; i < 2 * slab_capacity(64); i++) blocks.alloc(64);
         slab = unit_slice(blocks.all[0].p);
         empty();
     }
@@ -204,7 +207,7 @@ TEST(Holes, OfTwoSlabsBeingPurgedAreNotWaitedFor) {
         windows_are_endless();
         start_with_pages(12);
         Blocks blocks;
-        constexpr size_t per_slab = SLICE_BYTES / 64;
+        const size_t per_slab = slab_capacity(64);
         for (size_t i = 0; i < 2 * per_slab; i++) ASSERT_TRUE(blocks.alloc(64));
         for (size_t i = blocks.all.size(); i-- > 0;)
             if (reinterpret_cast<uintptr_t>(blocks.all[i].p) % SLICE_BYTES >= 4096) blocks.free(i);
@@ -316,7 +319,7 @@ TEST(Holes, ArePurgedAsFarAsTheKernelLets) {
             windows_are_endless();
             start_with_pages(12);
             Blocks blocks;
-            for (unsigned i = 0; i < 600 * 64; i++) ASSERT_TRUE(blocks.alloc(1024));
+            for (unsigned i = 0; i < 600 * slab_capacity(1024); i++) ASSERT_TRUE(blocks.alloc(1024));
             for (size_t i = blocks.all.size(); i-- > 0;)
                 if ((page_of(blocks.all[i].p) & 1) != 0) blocks.free(i);
             unit_collect();

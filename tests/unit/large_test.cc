@@ -6,6 +6,9 @@
 #include "holes.h"
 #include <atomic>
 #include <thread>
+extern "C" {
+#include "page/fence.h"
+}
 
 namespace {
 
@@ -18,6 +21,13 @@ struct unit_figures figures() {
     struct unit_figures f;
     unit_census(&f);
     return f;
+}
+
+// Where memory is tagged large blocks have fences, and go to other spans: fence_test.cc.
+void start() {
+    windows_are_endless();
+    unit_attach();
+    fence_is_on = false;
 }
 
 unsigned char* filled(size_t bytes) {
@@ -51,8 +61,7 @@ class Sleeper {
 
 TEST(Large, TheLastOneFreedIsGivenOutAgain) {
     EXPECT_FINE(in_child([] {
-        windows_are_endless();
-        unit_attach();
+        start();
         for (size_t bytes : {size_t{70000}, size_t{131072}, kept_most}) {
             void* p = filled(bytes);
             uint64_t calls = figures().alloc_calls;
@@ -86,8 +95,7 @@ TEST(Large, TheLastOneFreedIsGivenOutAgain) {
 
 TEST(Large, OthersGoToTheFreeSpans) {
     EXPECT_FINE(in_child([] {
-        windows_are_endless();
-        unit_attach();
+        start();
         void* first = filled(200000);
         void* second = filled(300000);
         void* third = filled(kept_most + 1);
@@ -105,8 +113,7 @@ TEST(Large, OthersGoToTheFreeSpans) {
 
 TEST(Large, WhatIsNotNeededForAWhileGoes) {
     EXPECT_FINE(in_child([] {
-        windows_are_endless();
-        unit_attach();
+        start();
         void* needed = unit_alloc(500000);
         unit_free(needed);
         for (bool again : {true, false}) {
@@ -123,8 +130,7 @@ TEST(Large, WhatIsNotNeededForAWhileGoes) {
 
 TEST(Large, ASleepersGoesToWhoeverLooks) {
     EXPECT_FINE(in_child([] {
-        windows_are_endless();
-        unit_attach();
+        start();
         Sleeper sleeper(kept_most);
         EXPECT_GE(load_relaxed(&release_owed), kept_most); // somebody is to look
         uint64_t before = free_spans();
@@ -139,8 +145,7 @@ TEST(Large, ASleepersGoesToWhoeverLooks) {
 // The one before is in the program's hands when somebody looks: the next one that is kept is told again.
 TEST(Large, WhatIsKeptAfterALookIsToldToo) {
     EXPECT_FINE(in_child([] {
-        windows_are_endless();
-        unit_attach();
+        start();
         unit_free(filled(kept_most));
         void* p = unit_alloc(kept_most);
         unit_visit(true);
@@ -152,8 +157,7 @@ TEST(Large, WhatIsKeptAfterALookIsToldToo) {
 
 TEST(Large, AThreadsEndLeavesNone) {
     EXPECT_FINE(in_child([] {
-        windows_are_endless();
-        unit_attach();
+        start();
         uint64_t before = free_spans();
         {
             Sleeper sleeper(kept_most);
@@ -165,8 +169,7 @@ TEST(Large, AThreadsEndLeavesNone) {
 
 TEST(Large, AForksChildHasWhatOtherThreadsKept) {
     EXPECT_FINE(in_child([] {
-        windows_are_endless();
-        unit_attach();
+        start();
         Sleeper sleeper(kept_most);
         unit_free(filled(300000));
         EXPECT_EQ(forked([] {
@@ -184,8 +187,7 @@ TEST(Large, AForksChildHasWhatOtherThreadsKept) {
 // Owners keep and take, others look all the time: each block is one thread's, and none is lost.
 TEST(Large, OwnersAndVisitorsAtWork) {
     EXPECT_FINE(in_child([] {
-        windows_are_endless();
-        unit_attach();
+        start();
         constexpr unsigned owners = 3;
         const unsigned rounds = unit_sanitized || unit_emulated ? 3000 : 20000;
         std::atomic<unsigned> at_work{owners};

@@ -20,8 +20,18 @@ extern "C" {
 #include "page/region.h"
 #include "page/slice.h"
 #include "page/span.h"
+#include "tag/tag.h"
 #include "weir/weir.h"
 #include "glue.h"
 }
+
+// The address of a block without its tag: where memory is tagged, a block that comes again has another one.
+template <class T>
+T* bare(T* p) {
+    return static_cast<T*>(tag_clear(p));
+}
+struct ByAddress {
+    bool operator()(const void* a, const void* b) const { return tag_clear(a) < tag_clear(b); }
+};
 
 #endif

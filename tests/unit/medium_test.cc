@@ -37,11 +37,13 @@ TEST(Medium, AFreedBlockIsTheNextOneOfItsClass) {
             EXPECT_EQ(before.live_blocks, 1u);
             EXPECT_EQ(before.live_bytes, class_bytes(m));
             unit_free(p);
-            EXPECT_EQ(unit_kept_block(m), p);
+            EXPECT_EQ(bare(unit_kept_block(m)), bare(p));
             unit_census(&after);
             EXPECT_EQ(after.live_blocks, 0u);
             EXPECT_GE(after.cached_bytes, class_bytes(m));
-            EXPECT_EQ(unit_alloc(class_bytes(m) - 1), p);
+            void* again = unit_alloc(class_bytes(m) - 1);
+            EXPECT_EQ(bare(again), bare(p));
+            p = again;
             unit_census(&after);
             EXPECT_EQ(after.slow_calls, before.slow_calls); // no lock was needed
             EXPECT_EQ(after.alloc_calls, before.alloc_calls + 1);
@@ -90,15 +92,19 @@ TEST(Medium, AKeptBlockServesAlignmentsThatItHas) {
         char* at_page = static_cast<char*>(unit_alloc_aligned(8192, 4096));
         ASSERT_TRUE(unit_in_chunk(at_page));
         unit_free(at_page);
-        EXPECT_EQ(unit_alloc_aligned(8192, 4096), at_page);
+        char* again = static_cast<char*>(unit_alloc_aligned(8192, 4096));
+        EXPECT_EQ(bare(again), bare(at_page));
+        at_page = again;
         void* in_the_way = unit_alloc(1100);
         char* beside = static_cast<char*>(unit_alloc(8192));
         ASSERT_NE(reinterpret_cast<uintptr_t>(beside) % 8192, 0u);
         unit_free(beside);
         char* aligned = static_cast<char*>(unit_alloc_aligned(8192, 8192));
         EXPECT_EQ(reinterpret_cast<uintptr_t>(aligned) % 8192, 0u);
-        EXPECT_EQ(unit_kept_block(medium_of(8192)), beside);
-        EXPECT_EQ(unit_alloc(8192), beside);
+        EXPECT_EQ(bare(unit_kept_block(medium_of(8192))), bare(static_cast<void*>(beside)));
+        again = static_cast<char*>(unit_alloc(8192));
+        EXPECT_EQ(bare(again), bare(beside));
+        beside = again;
         for (void* p : {static_cast<void*>(at_page), in_the_way, static_cast<void*>(beside),
                         static_cast<void*>(aligned)})
             unit_free(p);
@@ -132,22 +138,36 @@ TEST(Medium, AClassWithManyBlocksGetsSlabs) {
         start("release=off:sparse_max=5");
         std::vector<void*> all;
         for (unsigned i = 0; i < 8; i++) {
-            all.push_back(unit_alloc(3000));
+            all.push_back(unit_alloc(1500));
             EXPECT_EQ(unit_in_chunk(all[i]), i < 5) << i;
         }
         void* other = unit_alloc(5000);
         EXPECT_TRUE(unit_in_chunk(other)); // each class by itself
         unit_free(other);
         for (void* p : all) unit_free(p);
-        EXPECT_EQ(unit_alloc(3000), all[4]); // kept, whatever the class is
-        void* p = unit_alloc(3000);
+        void* kept = unit_alloc(1500);
+        EXPECT_EQ(bare(kept), bare(all[4])); // kept, whatever the class is
+        all[4] = kept;
+        void* p = unit_alloc(1500);
         EXPECT_FALSE(unit_in_chunk(p)); // it has a slab
         unit_free(p);
         unit_free(all[4]);
         unit_collect(); // and now none
-        unit_free(unit_alloc(3000));
-        EXPECT_TRUE(unit_in_chunk(p = unit_alloc(3000)));
+        unit_free(unit_alloc(1500));
+        EXPECT_TRUE(unit_in_chunk(p = unit_alloc(1500)));
         unit_free(p);
+        expect_nothing_left();
+    }));
+}
+
+TEST(Medium, BlocksOfHalfAPageAndMoreStayInChunks) {
+    EXPECT_FINE(in_child([] {
+        start("release=off:sparse_max=5");
+        Blocks blocks;
+        for (unsigned i = 0; i < 100; i++) blocks.alloc(i % 2 == 0 ? 2048 : 2049);
+        for (const Block& b : blocks.all)
+            EXPECT_EQ(unit_in_chunk(b.p), b.size > 2048 || &b - blocks.all.data() < 10);
+        blocks.free_all();
         expect_nothing_left();
     }));
 }
@@ -157,13 +177,13 @@ TEST(Medium, AClassReturnsToChunks) {
     EXPECT_FINE(in_child([] {
         start("release=off:sparse_max=5");
         void* all[8];
-        for (void*& p : all) p = unit_alloc(3000);
+        for (void*& p : all) p = unit_alloc(1500);
         std::thread([&] {
             for (void* p : all) unit_free(p);
             unit_detach();
         }).join();
         unit_collect();
-        void* p = unit_alloc(3000);
+        void* p = unit_alloc(1500);
         EXPECT_FALSE(unit_in_chunk(p));
         unit_free(p);
         // Blocks of small classes, a refill every now and then.
@@ -176,7 +196,7 @@ TEST(Medium, AClassReturnsToChunks) {
             small.clear();
             unit_census(&now);
         } while (now.slow_calls < before.slow_calls + 3 * 1024);
-        p = unit_alloc(3000);
+        p = unit_alloc(1500);
         EXPECT_TRUE(unit_in_chunk(p));
         unit_free(p);
         expect_nothing_left();
@@ -267,6 +287,7 @@ void expect_report(const char* text, size_t offset, const std::function<void(cha
     close(ends[0]);
     close(ends[1]);
     char expected[160];
+    at = reinterpret_cast<uintptr_t>(tag_clear(reinterpret_cast<void*>(at)));
     snprintf(expected, sizeof expected, text, static_cast<size_t>(at));
     EXPECT_TRUE(ended.fine()) << ended.status;
     EXPECT_EQ(ended.printed, expected);
@@ -280,8 +301,8 @@ TEST(Medium, AKeptBlockFreedAgainIsReported) {
     expect_report(TWICE("free"), 0, [](char* p) {
         unit_free(p);
         unit_free(p);
-        EXPECT_EQ(unit_alloc(3000), p); // and it is kept once
-        EXPECT_NE(unit_alloc(3000), p);
+        EXPECT_EQ(bare(unit_alloc(3000)), bare(static_cast<void*>(p))); // and it is kept once
+        EXPECT_NE(bare(unit_alloc(3000)), bare(static_cast<void*>(p)));
     });
 }
 TEST(Medium, ABlockInAFreeRunFreedAgainIsReported) {
@@ -344,7 +365,7 @@ TEST(Medium, PointersIntoABlockAreReported) {
     }
 }
 TEST(Medium, PointersIntoAFreeRunAreReported) {
-    for (size_t offset : {16u, 128u, 1024u, 3000u})
+    for (size_t offset : {0u, 16u, 128u, 1024u, 3000u})
         expect_report(TWICE("free"), offset, [=](char* p) {
             core_options.thread_kept_max = 0;
             unit_free(p);
@@ -390,14 +411,15 @@ TEST(Medium, NobodyElseFindsAKeptBlock) {
             unit_free(kept);
             step = 1;
             while (step != 2) usleep(100);
-            EXPECT_EQ(unit_alloc(3000), kept);
-            unit_free(kept);
+            void* again = unit_alloc(3000);
+            EXPECT_EQ(bare(again), bare(kept));
+            unit_free(again);
             unit_detach();
         });
         while (step != 1) usleep(100);
         Blocks blocks;
         for (unsigned i = 0; i < 100; i++) blocks.alloc(2900 + i);
-        for (const Block& b : blocks.all) EXPECT_NE(b.p, kept);
+        for (const Block& b : blocks.all) EXPECT_NE(bare(static_cast<void*>(b.p)), bare(kept));
         unit_collect();
         EXPECT_TRUE(unit_in_chunk(kept));
         step = 2;

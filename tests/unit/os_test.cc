@@ -421,6 +421,14 @@ TEST(Os, FaultHookRefusesTheCallsOfItsKind) {
     }));
 }
 
+TEST_NATIVE(Os, ThreadsAreCounted) { // emulators and sanitizers have threads of their own
+    uint32_t before = os_thread_count();
+    EXPECT_GE(before, 1u);
+    uint32_t meanwhile = 0;
+    std::thread([&] { meanwhile = os_thread_count(); }).join();
+    EXPECT_EQ(meanwhile, before + 1);
+}
+
 TEST(Os, CountsItsCallsByKind) {
     uint64_t maps = os_call_counts[OS_MAP];
     uint64_t protects = os_call_counts[OS_PROTECT];

@@ -445,10 +445,14 @@ TEST(PoolThreads, FunctionsAndWordsAreOneCache) {
         void* b = weir_pool_alloc(pool);
         weir_pool_free(pool, a);
         weir_pool_free(pool, b);
-        EXPECT_EQ(WEIR_POOL_ALLOC(unit_words), b); // its first call moves what there is into the words
-        EXPECT_EQ(weir_pool_alloc(pool), a);
-        WEIR_POOL_FREE(unit_words, a);
-        EXPECT_EQ(weir_pool_alloc(pool), a);
+        void* again = WEIR_POOL_ALLOC(unit_words); // its first call moves what there is into the words
+        EXPECT_EQ(bare(again), bare(b));
+        b = again;
+        again = weir_pool_alloc(pool);
+        EXPECT_EQ(bare(again), bare(a));
+        WEIR_POOL_FREE(unit_words, again);
+        a = weir_pool_alloc(pool);
+        EXPECT_EQ(bare(a), bare(again));
         weir_pool_free(pool, a);
         weir_pool_free(pool, b);
         expect_conserved(pool, 0);

@@ -107,7 +107,7 @@ TEST(Release, HolesGoWhenTheyWereThereForAWindow) {
     EXPECT_FINE(in_child([] {
         Windows windows;
         Blocks blocks;
-        for (unsigned i = 0; i < 1024; i++) blocks.alloc(64);
+        for (unsigned i = 0; i < size_classes[class_of(64)].capacity; i++) blocks.alloc(64);
         struct slice* slab = unit_slice(blocks.all[0].p);
         auto empty = [&](unsigned from, unsigned to) {
             for (size_t i = blocks.all.size(); i-- > 0;) {

@@ -101,10 +101,12 @@ WEIR_FN void os_unmap(void* p, size_t bytes) {
     if (bytes != 0) os_call3(OS_MAP, SYS_munmap, (long)p, (long)bytes, 0);
 }
 
-WEIR_FN bool os_commit(void* p, size_t bytes) {
+WEIR_FN bool os_commit_as(void* p, size_t bytes, uint32_t kind) {
     if (os_fault(OS_PROTECT)) return false;
-    return os_call3(OS_PROTECT, SYS_mprotect, (long)p, (long)bytes, PROT_READ | PROT_WRITE) == 0;
+    return os_call3(OS_PROTECT, SYS_mprotect, (long)p, (long)bytes, PROT_READ | PROT_WRITE | (int)kind) == 0;
 }
+
+WEIR_FN bool os_commit(void* p, size_t bytes) { return os_commit_as(p, bytes, 0); }
 
 WEIR_FN bool os_forbid(void* p, size_t bytes) {
     if (os_fault(OS_PROTECT)) return false;
@@ -118,9 +120,11 @@ WEIR_FN bool os_part(void* p, size_t bytes) {
     return os_call3(OS_OTHER, SYS_madvise, (long)p, (long)bytes, MADV_RANDOM) == 0;
 }
 
-WEIR_FN bool os_cover(void* p, size_t bytes, bool accessible) {
-    return os_map(p, bytes, accessible ? PROT_READ | PROT_WRITE : PROT_NONE, MAP_FIXED) != NULL;
+WEIR_FN bool os_cover_as(void* p, size_t bytes, bool accessible, uint32_t kind) {
+    return os_map(p, bytes, accessible ? PROT_READ | PROT_WRITE | (int)kind : PROT_NONE, MAP_FIXED) != NULL;
 }
+
+WEIR_FN bool os_cover(void* p, size_t bytes, bool accessible) { return os_cover_as(p, bytes, accessible, 0); }
 
 WEIR_FN bool os_purge(void* p, size_t bytes) {
     if (os_fault(OS_PURGE)) return false;
@@ -200,8 +204,14 @@ static bool move(void* from, void* to, size_t bytes) {
                     MREMAP_MAYMOVE | MREMAP_FIXED | MREMAP_DONTUNMAP, (long)to, 0) == (long)to;
 }
 
-/* Some emulators (qemu 7.2) move pages, and from then on say of the old place that they purged it when they
- * did not. */
+/* Whether a page may be read, without an access: no file has the number, but an emulator looks at the page
+ * first. */
+static bool page_is_there(const void* p) {
+    return os_call_error(OS_OTHER, SYS_write, -1, (long)p, 1, 0, 0, 0) != -EFAULT;
+}
+
+/* Some emulators move pages, and from then on say of the old place that they purged it when they did not
+ * (qemu 7.2), or that nothing is mapped there (qemu 10). */
 enum move { MOVE_UNKNOWN = 0, MOVE_SOUND = 1, MOVE_UNSOUND = 2 };
 static uint32_t move_try(void) {
     size_t page = os_page_bytes();
@@ -209,7 +219,7 @@ static uint32_t move_try(void) {
     if (two == NULL) return MOVE_UNKNOWN;
     volatile char* from = two;
     *from = 1;
-    bool sound = move(two, two + page, page) && from[page] == 1 && *from == 0;
+    bool sound = move(two, two + page, page) && page_is_there(two) && from[page] == 1 && *from == 0;
     if (sound) {
         *from = 1;
         sound = os_call3(OS_PURGE, SYS_madvise, (long)two, (long)page, MADV_DONTNEED) == 0 && *from == 0;
@@ -301,6 +311,15 @@ WEIR_FN bool os_overcommit_is_strict(void) {
     char mode = (char)load_relaxed(&overcommit_mode);
     if (mode != 0) return mode == '2';
     return os_read_file("/proc/sys/vm/overcommit_memory", &mode, 1) == 1 && mode == '2';
+}
+
+WEIR_FN uint64_t os_mappings_max(void) {
+    char text[32];
+    size_t length = os_read_file("/proc/sys/vm/max_map_count", text, sizeof text);
+    uint64_t most = 0;
+    for (size_t i = 0; i < length && text[i] >= '0' && text[i] <= '9' && most < UINT32_MAX; i++)
+        most = most * 10 + (uint64_t)(text[i] - '0');
+    return most;
 }
 
 static uint64_t os_limit(int resource) {
@@ -418,7 +437,7 @@ WEIR_FN bool os_loader_owns(const void* p) {
 WEIR_FN void os_abort(void) { abort(); }
 
 WEIR_FN void os_abort_now(void) {
-    signal(SIGABRT, SIG_DFL);
+    os_action_default(SIGABRT);
     abort();
 }
 

@@ -13,6 +13,7 @@
 #include <fcntl.h>
 #include <malloc.h>
 #include <pthread.h>
+#include <signal.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
@@ -47,11 +48,12 @@ enum fault {
     FAULT_RESERVE,
     FAULT_SIZED,
     FAULT_BLIND,
+    FAULT_HANDLERS,
 };
 static const char* const names[] = {
-    "",           "none",   "errno",   "zero_null",   "alignment",   "dirty",   "usable",
-    "realloc",    "copy",   "lock",    "lock_atfork", "leak_thread", "no_null", "early",
-    "thread_end", "remote", "process", "mappings",    "reserve",     "sized",   "blind",
+    "",        "none",     "errno",       "zero_null",   "alignment", "dirty",    "usable",     "realloc",
+    "copy",    "lock",     "lock_atfork", "leak_thread", "no_null",   "early",    "thread_end", "remote",
+    "process", "mappings", "reserve",     "sized",       "blind",     "handlers",
 };
 
 static enum fault fault_read;
@@ -242,4 +244,16 @@ void free_sized(void* p, size_t n) {
 void free_aligned_sized(void* p, size_t alignment, size_t n) {
     (void)alignment;
     free_sized(p, n);
+}
+
+/* Forgets what the handler keeps from running. */
+int sigaction(int number, const struct sigaction* action, struct sigaction* before) {
+    static int (*next)(int, const struct sigaction*, struct sigaction*);
+    if (next == NULL)
+        next = (int (*)(int, const struct sigaction*, struct sigaction*))dlsym(RTLD_NEXT, "sigaction");
+    if (fault_read != FAULT_HANDLERS || action == NULL || number == SIGUSR2)
+        return next(number, action, before);
+    struct sigaction changed = *action;
+    sigemptyset(&changed.sa_mask);
+    return next(number, &changed, before);
 }

@@ -1,0 +1,41 @@
+/* tag.c: see tag.h.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include "tag/tag.h"
+
+#include "base/text.h"
+#include "core/options.h"
+#include "os/os.h"
+
+WEIR_VAR struct tag_state tag_state;
+
+static void tag_warn(const char* what) {
+    char line[256];
+    struct text t = text_make(line, sizeof line - 1);
+    text_string(&t, "weir: option 'tagging' ");
+    text_string(&t, what);
+    line[t.length++] = '\n';
+    os_write(2, line, t.length);
+}
+
+WEIR_FN uint32_t tag_start(void) {
+    uint32_t wanted = (uint32_t)core_options.tagging; /* the words are in the order of the bits */
+    static_assert(OS_TAGS_SYNC == 1 && OS_TAGS_ASYNC == 2, "off|sync|async|auto");
+    if (wanted == 0) return 0;
+    if (!config_tags || !os_tags_exist()) {
+        tag_warn("has no effect: this processor, kernel or build has no memory tags");
+        return 0;
+    }
+    uint32_t mode = os_tags_mode();
+    if (mode == 0) mode = wanted;
+    /* Also where a mode is set: which tags may be chosen, and system calls that take them. */
+    if (!os_tags_set(mode)) {
+        tag_warn("has no effect: the kernel refuses to compare tags");
+        return 0;
+    }
+    if (os_thread_count() > 1) tag_warn("comes late: threads that run already do not compare tags");
+    tag_state.mode = mode;
+    tag_state.on = true;
+    return os_tags_memory();
+}
