@@ -37,9 +37,14 @@ WEIR_FN void full_seal_list(const struct slice* s, block_t* first) {
     for (; first != NULL; first = first->next) full_seal(s, first);
 }
 
+/* Where nothing is tagged, an address has no tag either, though the processor would ignore it. */
+static bool full_is_block(const struct slice* s, const block_t* p) {
+    return slab_holds_block(s, p) && (tag_is_on() ? tag_fits(p) : tag_of(p) == 0);
+}
+
 static bool full_is_intact(const struct slice* s, const block_t* p) {
-    if (!slab_holds_block(s, p) || p->seal != seal_of(p)) return false;
-    if (p->next != NULL && !slab_holds_block(s, p->next)) return false;
+    if (!full_is_block(s, p) || p->seal != seal_of(p)) return false;
+    if (p->next != NULL && !full_is_block(s, p->next)) return false;
     const word_t* words = (const word_t*)p;
     for (size_t i = 2; i < slab_class(s)->bytes / sizeof(word_t); i++)
         if (words[i] != POISON) return false;
