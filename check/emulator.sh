@@ -26,15 +26,17 @@ emulator_probe() { # PROGRAM: what the probe says of it, on stdout; the status i
     return $status
 }
 
-# The release to take a newer one from, as a line of sources.list.
+# The release to take a newer one from, as a line of sources.list: of the archive that the system is from.
 emulator_source() {
-    local code
+    local code archive keyring release
     code=$(foreign_release VERSION_CODENAME)
     case $(foreign_release ID) in
-        debian) echo "deb [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] http://deb.debian.org/debian $code-backports main" ;;
-        ubuntu) echo "deb [signed-by=/usr/share/keyrings/ubuntu-archive-keyring.gpg] http://archive.ubuntu.com/ubuntu ${EMULATOR_RELEASE:-questing} main universe" ;;
+        debian) keyring=debian-archive-keyring.gpg release="$code-backports main" ;;
+        ubuntu) keyring=ubuntu-archive-keyring.gpg release="${EMULATOR_RELEASE:-questing} main universe" ;;
         *) return 1 ;;
     esac
+    archive=$(foreign_archives | awk -v code="$code" 'NR == 1 || $2 == code { archive = $1 } END { print archive }')
+    [ -n "$archive" ] && echo "deb [signed-by=/usr/share/keyrings/$keyring] $archive $release"
 }
 
 emulator_try() { # NAME PROGRAM: takes the program if it keeps tags
@@ -53,13 +55,13 @@ aarch64-linux-gnu-gcc -march=armv8.5-a+memtag -O1 -Wall -Wextra -Werror -pthread
     "$ROOT/check/emulator_probe.c" || setup_die "the probe of the emulator does not compile"
 emulator_try "as found before" "$EMULATOR"
 emulator_try "the system's" "$(command -v qemu-aarch64)"
-if source_line=$(emulator_source) && command -v apt-get >/dev/null; then
+if command -v apt-get >/dev/null && source_line=$(emulator_source); then
     setup_say "fetching a newer qemu-user"
     if foreign_unpack "$FOLDER/newer" "$(dpkg --print-architecture)" "$source_line" qemu-user >"$FOLDER/fetch.log" 2>&1; then
         find "$FOLDER/newer/usr/bin" -name 'qemu-*' ! -name qemu-aarch64 -delete
-        emulator_try "of ${source_line##*http://}" "$FOLDER/newer/usr/bin/qemu-aarch64"
+        emulator_try "of ${source_line##*://}" "$FOLDER/newer/usr/bin/qemu-aarch64"
     else
-        reasons+=("of ${source_line##*http://}: $(grep -m 1 '^[EW]:' "$FOLDER/fetch.log" || echo "not to be had"); see $FOLDER/fetch.log")
+        reasons+=("of ${source_line##*://}: $(grep -m 1 '^[EW]:' "$FOLDER/fetch.log" || echo "not to be had"); see $FOLDER/fetch.log")
     fi
 fi
 rm -f "$EMULATOR"

@@ -8,6 +8,11 @@
 
 foreign_release() { sed -n "s/^$1=\"\\{0,1\\}\\([^\"]*\\)\"\\{0,1\\}\$/\\1/p" /etc/os-release; } # KEY
 
+# The archives that the system's own packages come from, a line each: address, name of the release.
+foreign_archives() {
+    LC_ALL=C apt-get indextargets --format '$(REPO_URI) $(RELEASE)' 'Created-By: Packages' | sort -u
+}
+
 foreign_apt() { # FOLDER ARCHITECTURE COMMAND...
     local apt=$1/apt architecture=$2
     shift 2

@@ -95,10 +95,9 @@ def judge_history(name, expected, lines):
 def run(args, mode, case):
     name, ends = case
     try:
-        done = subprocess.run(emulator.command(args, [args.bin, name]), env=emulator.environment(OPTIONS[mode]),
-                              capture_output=True, text=True, errors="replace", timeout=60)
-    except subprocess.TimeoutExpired:
-        return "no end within 60 s"
+        done = emulator.run(emulator.command(args, [args.bin, name]), emulator.environment(OPTIONS[mode]), 60, merged=False)
+    except (subprocess.TimeoutExpired, emulator.Stuck) as why:
+        return str(why)
     wrong = judge(mode, ends, done)
     if wrong or mode != "history":
         return wrong

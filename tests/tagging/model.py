@@ -22,10 +22,9 @@ STREAMS = {
 def run(args, options, words):
     """What is wrong with one run, or None."""
     try:
-        done = subprocess.run(emulator.command(args, [args.bin, *words]), env=emulator.environment(options),
-                              stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace", timeout=400)
-    except subprocess.TimeoutExpired:
-        return "no end within 400 s"
+        done = emulator.run(emulator.command(args, [args.bin, *words]), emulator.environment(options), 400)
+    except (subprocess.TimeoutExpired, emulator.Stuck) as why:
+        return str(why)
     lines = done.stdout.splitlines()
     print("\n".join(lines), flush=True)
     if done.returncode != 0 or not lines or not lines[-1].endswith("lost: 0"):

@@ -15,31 +15,23 @@ FOLDER=$ROOT/build/tagging/root
 PACKAGES=(libc6 'libpython3.*-testsuite' libclang-rt-19-dev perl python3 redis-server redis-tools sqlite3)
 WANTED="$(foreign_release VERSION_CODENAME): ${PACKAGES[*]}"
 
+# The archives of the system, or where those have not this architecture, the ports that lie beside them.
 packages_sources() {
-    local code
-    code=$(foreign_release VERSION_CODENAME)
+    local keyring components
     case $(foreign_release ID) in
-        debian)
-            local keyring="deb [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg]"
-            echo "$keyring http://deb.debian.org/debian $code main"
-            echo "$keyring http://deb.debian.org/debian $code-updates main"
-            echo "$keyring http://deb.debian.org/debian-security $code-security main"
-            ;;
-        ubuntu)
-            local keyring="deb [signed-by=/usr/share/keyrings/ubuntu-archive-keyring.gpg] http://ports.ubuntu.com/ubuntu-ports"
-            echo "$keyring $code main universe"
-            echo "$keyring $code-updates main universe"
-            echo "$keyring $code-security main universe"
-            ;;
+        debian) keyring=debian-archive-keyring.gpg components=main ;;
+        ubuntu) keyring=ubuntu-archive-keyring.gpg components="main universe" ;;
         *) return 1 ;;
     esac
+    foreign_archives | sed -E 's#//([a-z.]*\.)?(archive|security)\.(.*)/ubuntu/? #//ports.\3/ubuntu-ports #' | sort -u |
+        sed -E "s#.*#deb [signed-by=/usr/share/keyrings/$keyring] & $components#"
 }
 
 if [ "$(cat "$FOLDER/complete" 2>/dev/null)" = "$WANTED" ]; then
     echo "packages: as unpacked before"
     exit 0
 fi
-if ! sources=$(packages_sources) || ! command -v apt-get >/dev/null; then
+if ! command -v apt-get >/dev/null || ! sources=$(packages_sources) || [ -z "$sources" ]; then
     echo "packages: neither Debian nor Ubuntu: packages for arm64 are not to be had"
     exit 1
 fi

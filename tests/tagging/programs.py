@@ -9,11 +9,9 @@
 # SPDX-License-Identifier: Apache-2.0
 import argparse
 import difflib
-import os
 import pathlib
 import re
 import shlex
-import signal
 import socket
 import subprocess
 import sys
@@ -80,7 +78,18 @@ def wrappers_write(folder, args, preload):
 
 def execute(program, args, mode, top, data):
     """(status, output, seconds, [line of the witness]) of one run; mode None: without the library."""
-    place = top / (mode or "plain")
+    for start in range(emulator.STARTS):
+        try:
+            return execute_in(top / f"{mode or 'plain'}.{start}", program, args, mode, data)
+        except subprocess.TimeoutExpired as why:
+            raise Failure(f"{mode or 'plain'}: {why}") from None
+        except emulator.Stuck as why:
+            print(f"once more: {why}", flush=True)
+    raise Failure(f"{mode or 'plain'}: the emulator got stuck {emulator.STARTS} times")
+
+
+def execute_in(place, program, args, mode, data):
+    """The same, with all its files below `place`."""
     work = place / "work"
     place.mkdir()
     work.mkdir()
@@ -91,24 +100,13 @@ def execute(program, args, mode, top, data):
                                TAGGING_WITNESS=str(place / "witness"))
     env["PATH"] = f"{place / 'bin'}:{env['PATH']}"
     begun = time.monotonic()
-    child = subprocess.Popen(["bash", "-eu", "-o", "pipefail", str(program.script)], cwd=work, env=env,
-                             stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-                             start_new_session=True)
-    try:
-        output, _ = child.communicate(timeout=LIMIT_S)
-    except subprocess.TimeoutExpired:
-        raise Failure(f"{mode or 'plain'}: still running after {LIMIT_S} s") from None
-    finally:
-        try:
-            os.killpg(child.pid, signal.SIGKILL)
-        except ProcessLookupError:
-            pass
+    done = emulator.run_once(["bash", "-eu", "-o", "pipefail", program.script], env, LIMIT_S, cwd=work)
     seconds = time.monotonic() - begun
-    output = output.replace(str(work).encode(), b"WORK")
+    output = done.stdout.replace(str(work).encode(), b"WORK")
     for pattern, replacement in FILTERS:
         output = pattern.sub(replacement, output)
     witness = place / "witness"
-    return child.returncode, output, seconds, witness.read_text().splitlines() if witness.exists() else []
+    return done.returncode, output, seconds, witness.read_text().splitlines() if witness.exists() else []
 
 
 def witness_judge(program, lines, args, mode):

@@ -8,7 +8,6 @@
 # SPDX-License-Identifier: Apache-2.0
 import argparse
 import math
-import subprocess
 import sys
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
@@ -23,8 +22,7 @@ DEVIATIONS = 4  # that a measured rate may be off by chance
 
 
 def run(args, mode, words):
-    done = subprocess.run(emulator.command(args, [args.bin, *words]), env=emulator.environment(f"tagging={mode}"),
-                          capture_output=True, text=True, errors="replace", timeout=1500)
+    done = emulator.run(emulator.command(args, [args.bin, *words]), emulator.environment(f"tagging={mode}"), 1500, merged=False)
     if done.returncode != 0 or done.stderr:
         return [], f"{mode} {words}: exit {done.returncode}: {done.stderr[:400]}"
     return done.stdout.splitlines(), None

@@ -2,7 +2,7 @@
 # units.py: the unit tests for aarch64 with tagging on, in a few processes, but for those that units.txt names.
 #
 # Run by hand and by CI. A process that dies counts as one failed test, the one that it was in; the tests behind it
-# are run again without it. Last line: N passed, N failed.
+# are run again without it. A test in which the emulator locks itself out is run again. Last line: N passed, N failed.
 #
 # SPDX-License-Identifier: Apache-2.0
 import argparse
@@ -16,6 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 import emulator
 
 SHARDS, JOBS, LIMIT_S = 8, os.cpu_count() or 1, 900
+STUCK_MAX = 3  # a shard's tests that are run again because the emulator got stuck
 HERE = os.path.dirname(os.path.abspath(__file__))
 
 
@@ -42,17 +43,24 @@ def listed(args):
     return [t for t in tests if t.endswith(".") is False and "." in t]
 
 
+def output_of(words, mode):
+    """(what the tests said, how they ended, whether the emulator got stuck)."""
+    try:
+        done = emulator.run_once(words, emulator.environment("", WEIR_TAGGING=mode), LIMIT_S)
+        output, ended, stuck = done.stdout, f"exit {done.returncode}", False
+    except subprocess.TimeoutExpired as expired:
+        output, ended, stuck = expired.output, f"no end within {LIMIT_S} s", False
+    except emulator.Stuck as expired:
+        output, ended, stuck = expired.output, str(expired), True
+    return output.decode(errors="replace"), ended, stuck
+
+
 def run(args, mode, tests):
-    """{test: what is wrong, or None} of those that ran, and {test: milliseconds}."""
-    verdicts, took = {}, {}
+    """{test: what is wrong, or None} of those that ran, {test: milliseconds}, and how often the emulator got stuck."""
+    verdicts, took, stuck = {}, {}, 0
     while tests:
         words = [args.bin, "--gtest_brief=0", "--gtest_color=no", "--gtest_filter=" + ":".join(tests)]
-        try:
-            done = subprocess.run(emulator.command(args, words), env=emulator.environment("", WEIR_TAGGING=mode),
-                                  stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace", timeout=LIMIT_S)
-            text, ended = done.stdout, f"exit {done.returncode}"
-        except subprocess.TimeoutExpired as expired:
-            text, ended = (expired.stdout or b"").decode(errors="replace"), f"no end within {LIMIT_S} s"
+        text, ended, is_stuck = output_of(emulator.command(args, words), mode)
         begun = None
         for part in re.split(r"^\[ RUN      \] ", text, flags=re.MULTILINE)[1:]:
             begun, _, rest = part.partition("\n")
@@ -63,9 +71,13 @@ def run(args, mode, tests):
             else:
                 verdicts[begun] = rest[:2500] if re.search(r"^\[  FAILED  \]", rest, flags=re.MULTILINE) else f"{ended}\n{rest[-2500:]}"
         if begun is None:
-            return dict.fromkeys(tests, f"nothing ran: {ended}\n{text[-1500:]}"), took
+            return dict.fromkeys(tests, f"nothing ran: {ended}\n{text[-1500:]}"), took, stuck
+        if is_stuck:
+            stuck += 1
+            if stuck <= STUCK_MAX:
+                del verdicts[begun]  # it runs again
         tests = [t for t in tests if t not in verdicts]
-    return verdicts, took
+    return verdicts, took, stuck
 
 
 def main():
@@ -82,8 +94,9 @@ def main():
     jobs = [(mode, tests[i::SHARDS]) for mode in args.modes.split(",") for i in range(SHARDS)]
     with ThreadPoolExecutor(JOBS) as pool:
         done = list(pool.map(lambda job: run(args, *job), jobs))
-    passed, failed, slow = 0, 0, []
-    for (mode, _), (verdicts, took) in zip(jobs, done):
+    passed, failed, slow, stuck = 0, 0, [], 0
+    for (mode, _), (verdicts, took, times) in zip(jobs, done):
+        stuck += times
         slow += [(ms, f"{test} ({mode})") for test, ms in took.items()]
         for test, wrong in verdicts.items():
             passed += wrong is None
@@ -94,6 +107,8 @@ def main():
         failed += 1
         print(f"FAILED  units.txt names {name}, which is no test")
     print("longest: " + ", ".join(f"{name} {ms / 1000:.1f} s" for ms, name in sorted(slow, reverse=True)[:6]))
+    if stuck:
+        print(f"the emulator got stuck {stuck} times")
     print(f"{len(left_out)} of {len(everything)} tests left out\n{passed} passed, {failed} failed")
     return failed != 0 or passed == 0
 

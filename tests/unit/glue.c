@@ -33,13 +33,17 @@ bool unit_size_matches(size_t usable, size_t size, size_t align) {
 
 struct unit_place unit_place_at(const void* p) {
     struct heap_place at;
-    if (!place_at((uintptr_t)tag_clear(p), &at)) return (struct unit_place){.kind = -1};
-    return (struct unit_place){.kind = (int)at.kind,
-                               .start = at.start,
-                               .bytes = at.bytes,
-                               .free = place_is_free(&at),
-                               .slotted = at.slotted,
-                               .slot = at.slot};
+    struct unit_place place = {.kind = -1};
+    if (tag_is_on()) arch_tag_compare(false);
+    if (place_at((uintptr_t)tag_clear(p), &at))
+        place = (struct unit_place){.kind = (int)at.kind,
+                                    .start = at.start,
+                                    .bytes = at.bytes,
+                                    .free = place_is_free(&at),
+                                    .slotted = at.slotted,
+                                    .slot = at.slot};
+    if (tag_is_on()) arch_tag_compare(true);
+    return place;
 }
 void unit_history_start(uint64_t calls) {
     os_stack_start();

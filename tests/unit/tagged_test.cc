@@ -250,7 +250,9 @@ TEST(Tagged, WrongPointersAreReportedAtTheCall) {
             unit_free(tag_with(reinterpret_cast<uintptr_t>(mine), 3));
         });
     }
-    // Off, a top byte makes an address foreign, as ever.
+}
+
+TEST(Tagged, OffATopByteIsForeign) {
     expect_report("invalid-free", "not a block of this heap",
                   [] { unit_free(tag_with(reinterpret_cast<uintptr_t>(unit_alloc(48)), 3)); });
 }
