@@ -120,7 +120,7 @@ TEST(Helper, IsAThreadThatLibcDoesNotKnow) {
             EXPECT_NE(talk.error, &errno);
             EXPECT_NE(talk.tid, os_thread_id());
             uint64_t never = 1u << (SIGKILL - 1) | 1u << (SIGSTOP - 1);
-            if (unit_emulated) never |= uint64_t{3} << 62; // kept by the emulator
+            if (unit_emulated) never |= uint64_t{15} << 60; // kept by emulators
             EXPECT_EQ(talk.blocked | never, ~uint64_t{0});
             Talk second;
             EXPECT_FALSE(os_helper_start(stay, &second, &word));
@@ -276,12 +276,11 @@ TEST(Helper, IsNotInTheChildOfFork) {
             EXPECT_FALSE(os_helper_runs());
             os_helper_join();
             Talk own;
-            if (unit_emulated) {
-                EXPECT_FALSE(start(&own)); // not where the emulator might die of it
+            if (!start(&own)) {
+                EXPECT_TRUE(unit_emulated); // not where the emulator might die of it
                 return;
             }
-            ASSERT_TRUE(start(&own));
-            EXPECT_EQ(threads_now(), 2);
+            EXPECT_TRUE(unit_emulated || threads_now() == 2) << threads_now();
             stop(&own);
         }));
         EXPECT_TRUE(os_helper_runs());
