@@ -8,10 +8,31 @@
 #include "heap/slab.h"
 #include "heap/spare.h"
 
-static void unlist(struct heap* h, struct slice* s) {
-    slab_list_remove(&h->available[s->size_class], s);
-    store_relaxed(&s->listed, (uint8_t)0);
+static struct slice** list_of(struct heap* h, const struct slice* s) {
+    return s->listed == LISTED_SCARCE ? &h->scarce[s->size_class] : &h->available[s->size_class];
 }
+
+static void unlist(struct heap* h, struct slice* s) {
+    slab_list_remove(list_of(h, s), s);
+    store_relaxed(&s->listed, (uint8_t)LISTED_NOT);
+}
+
+static void list(struct heap* h, struct slice* s) {
+    store_relaxed(&s->listed, (uint8_t)(slab_is_scarce(s) ? LISTED_SCARCE : LISTED_AVAILABLE));
+    slab_list_push(list_of(h, s), s);
+}
+
+WEIR_FN void available_relist(struct heap* h, struct slice* s) {
+    if (s->listed != LISTED_SCARCE || slab_is_scarce(s)) return;
+    slab_list_remove(list_of(h, s), s);
+    list(h, s);
+}
+
+WEIR_FN void available_unlist_all(struct heap* h) {
+    for (unsigned c = 0; c < CLASS_COUNT; c++) h->available[c] = h->scarce[c] = NULL;
+}
+
+WEIR_FN void available_list_again(struct heap* h, struct slice* s) { slab_list_push(list_of(h, s), s); }
 
 WEIR_FN void available_put(struct heap* h, struct slice* s, const char* call) {
     os_lock_take(&h->lock);
@@ -20,19 +41,19 @@ WEIR_FN void available_put(struct heap* h, struct slice* s, const char* call) {
         exposure_lose(h, s);
         spare_put(h, s);
     } else {
+        list(h, s);
         exposure_arm(h, s, slab_used(s));
-        slab_list_push(&h->available[s->size_class], s);
-        store_relaxed(&s->listed, (uint8_t)1);
     }
     os_lock_give(&h->lock);
 }
 
-/* The better one to allocate from: with free blocks, then with more in use, then lower. */
+/* The better one to allocate from: with enough free blocks, then with more in use, then lower. */
 static bool is_better(const struct slice* s, const struct slice* than) {
     uint64_t a = load_relaxed(&s->counts); /* relaxed: its owner is the caller */
     uint64_t b = load_relaxed(&than->counts);
-    bool a_free = counts_built(a) > counts_used(a);
-    bool b_free = counts_built(b) > counts_used(b);
+    uint32_t enough = class_enough(slab_class(s));
+    bool a_free = counts_free(a) >= enough;
+    bool b_free = counts_free(b) >= enough;
     if (a_free != b_free) return a_free;
     if (counts_used(a) != counts_used(b)) return counts_used(a) > counts_used(b);
     return s < than;
@@ -48,10 +69,22 @@ WEIR_FN struct slice* available_take(struct heap* h, unsigned c, bool resident) 
     for (unsigned i = 1; i < look && s != NULL; s = s->next, i++)
         if (is_better(s, best)) best = s;
     if (best != NULL) slab_settle(best);
-    if (best != NULL && resident && best->built == slab_used(best)) best = NULL;
+    if (best != NULL && resident && counts_free(best->counts) < class_enough(slab_class(best))) best = NULL;
     if (best != NULL) unlist(h, best);
     os_lock_give(&h->lock);
     return best;
+}
+
+WEIR_FN struct slice* available_take_scarce(struct heap* h, unsigned c) {
+    if (load_relaxed(&h->scarce[c]) == NULL) return NULL; /* relaxed: others only take away */
+    os_lock_take(&h->lock);
+    struct slice* s = h->scarce[c];
+    if (s != NULL) {
+        slab_settle(s);
+        unlist(h, s);
+    }
+    os_lock_give(&h->lock);
+    return s;
 }
 
 WEIR_FN void available_release(struct heap* h, struct slice* s) {
@@ -70,26 +103,33 @@ WEIR_FN bool available_hold(struct heap* h, struct slice* s) {
     return true;
 }
 
+static void sweep_list(struct heap* h, struct slice* s, bool sort, const char* call) {
+    struct slice* next;
+    for (; s != NULL; s = next) {
+        next = s->next;
+        if (next != NULL) __builtin_prefetch(slice_pages(next));
+        slab_settle(s);
+        slab_collect(s, call);
+        if (slab_used(s) == 0) {
+            unlist(h, s);
+            exposure_lose(h, s);
+            spare_put(h, s);
+            continue;
+        }
+        if (sort && slab_unsorted(s) != 0 && slab_unsorted(s) >= slab_frees_to_hole(slice_pages(s))) {
+            exposure_clear(h, s);
+            slab_sort(s, call);
+            exposure_arm(h, s, slab_used(s));
+        }
+        available_relist(h, s);
+    }
+}
+
 WEIR_FN void available_sweep(struct heap* h, bool sort, const char* call) {
     os_lock_take(&h->lock);
     for (unsigned c = 0; c < CLASS_COUNT; c++) {
-        struct slice* next;
-        for (struct slice* s = h->available[c]; s != NULL; s = next) {
-            next = s->next;
-            if (next != NULL) __builtin_prefetch(slice_pages(next));
-            slab_settle(s);
-            slab_collect(s, call);
-            if (slab_used(s) == 0) {
-                unlist(h, s);
-                exposure_lose(h, s);
-                spare_put(h, s);
-            } else if (sort && slab_unsorted(s) != 0 &&
-                       slab_unsorted(s) >= slab_frees_to_hole(slice_pages(s))) {
-                exposure_clear(h, s);
-                slab_sort(s, call);
-                exposure_arm(h, s, slab_used(s));
-            }
-        }
+        sweep_list(h, h->available[c], sort, call);
+        sweep_list(h, h->scarce[c], sort, call);
     }
     os_lock_give(&h->lock);
 }
@@ -145,7 +185,7 @@ WEIR_FN void available_visit(struct heap* h, struct slice* s, const struct slice
         (void)__atomic_exchange_n(&h->visited, s, __ATOMIC_SEQ_CST);
         slab_sort_as_visitor(s);
         if (config_owner_publishes) exposure_clear(h, s);
-        release_if_empty(h, s);
+        if (!release_if_empty(h, s)) available_relist(h, s);
         store_release(&h->visited, NULL);
     }
     os_lock_give(&h->lock);

@@ -14,9 +14,17 @@
 /* Owner: list a slab that is not active. Takes in what other threads freed first, and releases the slab
  * if none of its blocks is in use. */
 WEIR_FN void available_put(struct heap* h, struct slice* s, const char* call);
-/* Owner: the fullest of the first slabs of class c, off the list, one with free blocks before others; NULL:
- * none. `resident`: one with free blocks or none. */
+/* Owner: the fullest of the first slabs of class c, off the list, one with enough free blocks before others;
+ * NULL: none. `resident`: one with enough or none. None of those that are scarce. */
 WEIR_FN struct slice* available_take(struct heap* h, unsigned c, bool resident);
+/* Owner: one with few free blocks. */
+WEIR_FN struct slice* available_take_scarce(struct heap* h, unsigned c);
+/* Under the lock of heap h: if slab s is listed as scarce and is not, it is available. */
+WEIR_FN void available_relist(struct heap* h, struct slice* s);
+/* Under the lock of heap h, or where nobody else is: its lists are empty; a slab that says that it is on one
+ * is there again. */
+WEIR_FN void available_unlist_all(struct heap* h);
+WEIR_FN void available_list_again(struct heap* h, struct slice* s);
 /* Owner: a listed slab's last block came back: release it. */
 WEIR_FN void available_release(struct heap* h, struct slice* s);
 /* Owner, who frees or has just freed a block of the slab: if it is listed, keep visitors away, and make what

@@ -52,6 +52,16 @@ WEIR_INLINE uint32_t class_block_index(const struct size_class* k, size_t offset
     return (uint32_t)((offset * k->inverse) >> 40);
 }
 
+/* So many free blocks make it worth while to go on to another slab: with fewer, a heap that is nearly full
+ * would go from slab to slab for a block each. An eighth of a slab at most is left lying for it. */
+WEIR_INLINE uint32_t class_enough(const struct size_class* k) {
+    const uint32_t parts = 8;
+    const uint32_t most = 16;
+    uint32_t part = k->capacity / parts;
+    if (part < 1) return 1;
+    return part > most ? most : part;
+}
+
 /* Whether a block of a slab starts at `distance` from its start, the difference of two addresses of which one
  * may carry a tag; *block is its index. */
 WEIR_INLINE bool class_finds_block(const struct size_class* k, uintptr_t distance, uint32_t* block) {

@@ -70,16 +70,40 @@ static uint32_t frees_unseen(const struct heap* h, const struct slice* s) {
     return share > frees ? share : frees;
 }
 
+/* How many frees of a slab that is listed as scarce make it worth its turn. */
+static uint32_t frees_scarce(const struct slice* s, uint32_t used) {
+    if (s->listed != LISTED_SCARCE) return UINT32_MAX;
+    uint32_t enough = class_enough(slab_class(s));
+    uint32_t free = s->built - used;
+    return free < enough ? enough - free : 1;
+}
+
 WEIR_FN void exposure_arm(struct heap* h, struct slice* s, uint32_t used) {
-    slab_count(s, used, frees_unseen(h, s), s->built);
+    uint32_t unseen = frees_unseen(h, s);
+    uint32_t scarce = frees_scarce(s, used);
+    slab_count(s, used, unseen < scarce ? unseen : scarce, s->built);
+}
+
+/* How many frees are left of those that may go unlooked at; 0: none. */
+static uint32_t frees_left(const struct heap* h, const struct slice* s) {
+    uint32_t scarce = frees_scarce(s, slab_used(s));
+    uint32_t frees = frees_unseen(h, s);
+    if (frees == UINT32_MAX) return scarce;
+    uint32_t came = slab_unsorted(s) - slice_pages(s)->charged; /* since the last look */
+    uint32_t left = frees > came ? frees - came : 0;
+    return left < scarce ? left : scarce;
 }
 
 WEIR_FN void exposure_advance(const struct heap* h, struct slice* s) {
-    uint32_t frees = frees_unseen(h, s);
-    if (frees == UINT32_MAX) return;
-    uint32_t came = slab_unsorted(s) - slice_pages(s)->charged; /* since the last look */
-    uint32_t left = frees > came ? frees - came : 1;
-    slab_count(s, slab_used(s), left < s->until ? left : s->until, s->built);
+    uint32_t left = frees_left(h, s);
+    if (left == 0) left = 1;
+    if (left < s->until) slab_count(s, slab_used(s), left, s->built);
+}
+
+WEIR_FN bool exposure_rearm(const struct heap* h, struct slice* s) {
+    uint32_t left = frees_left(h, s);
+    if (left != 0) slab_count(s, slab_used(s), left, s->built);
+    return left != 0;
 }
 
 /* Sort a slab that was charged some time ago, if it is still what it was. Under the heap's lock, so that

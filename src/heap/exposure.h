@@ -24,6 +24,8 @@ WEIR_FN void exposure_clear(struct heap* h, struct slice* s);
 WEIR_FN void exposure_arm(struct heap* h, struct slice* s, uint32_t used);
 /* Blocks came to the list, or were sorted, past the countdown: it ends as if the owner had freed them. */
 WEIR_FN void exposure_advance(const struct heap* h, struct slice* s);
+/* The countdown of s, which was listed as scarce, ended. False: not for that alone, and it is due. */
+WEIR_FN bool exposure_rearm(const struct heap* h, struct slice* s);
 /* The countdown of s ended while blocks are in use: charge it, and sort what has to be. */
 WEIR_FN void exposure_due(struct heap* h, struct slice* s);
 

@@ -55,17 +55,19 @@ struct kept_medium {
 
 /*  bins[c].head -> block -> block -> NULL          (counted as in use by their slab)
  *  active[c]    -> the slab those blocks lie in
- *  available[c] -> slab <-> slab ...               (owned, not active, with free blocks or room)
+ *  available[c] -> slab <-> slab ...               (owned, not active, with some free blocks or room)
+ *  scarce[c]    -> slab <-> slab ...               (owned, not active, with few free blocks and no room)
  *  A full slab is on no list and has no owner: whoever frees into it first takes it over.
  *
- *  Sync: all of it belongs to the thread whose word points here, but for `available` (lock) and the
- *  registry fields. */
+ *  Sync: all of it belongs to the thread whose word points here, but for `available` and `scarce`
+ *  (lock) and the registry fields. */
 struct heap {
     struct bin bins[CLASS_COUNT];
     struct slice* active[CLASS_COUNT];
     struct slice* available[CLASS_COUNT];
+    struct slice* scarce[CLASS_COUNT];
     struct outbox outbox[OUTBOX_SLOTS];
-    struct os_lock lock; /* of `available` and the links and `listed` of the slabs on it */
+    struct os_lock lock; /* of `available`, `scarce` and the links and `listed` of the slabs on them */
     void* owner_word;    /* what this heap's slabs carry: the heap, OWNER_FULL and OWNER_TAGGED added */
     uint64_t handed_out; /* blocks put into bins, ever; minus what is still there: blocks given out */
     uint64_t remote_frees;

@@ -1,7 +1,8 @@
 /* refill.c: see refill.h.
  *
  * Order of preference: what the active slab has, the fullest of the available slabs, a slab of an ended
- * thread, a new one. The fullest first, so that sparse slabs drain and can be released.
+ * thread, a new one; one that is scarce when there is no memory. The fullest first, so that sparse slabs
+ * drain and can be released.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -35,6 +36,16 @@ static bool turn_is_checked(struct heap* h) {
     return true;
 }
 
+/* The last of a list of `count` blocks that is in nobody's hands; NULL: reported, and its blocks count as in
+ * use. */
+static block_t* list_end(struct slice* s, block_t* first, uint32_t count, const char* call) {
+    uint32_t used = slab_used(s);
+    slab_count(s, used + count, used + count, s->built);
+    block_t* last = slab_walk(s, first, count, call);
+    if (last != NULL) slab_count(s, used, used, s->built);
+    return last;
+}
+
 /* A list of `count` blocks that is in nobody's hands is about to be used: check it when its turn has come.
  * False: reported, and its blocks count as in use. */
 static bool list_check(struct heap* h, struct slice* s, block_t* first, uint32_t count, const char* call) {
@@ -45,11 +56,7 @@ static bool list_check(struct heap* h, struct slice* s, block_t* first, uint32_t
         slab_forget_free(s);
         return false;
     }
-    uint32_t used = slab_used(s);
-    slab_count(s, used + count, used + count, s->built);
-    if (slab_walk(s, first, count, call) == NULL) return false;
-    slab_count(s, used, used, s->built);
-    return true;
+    return list_end(s, first, count, call) != NULL;
 }
 
 /* The last of the first `count` blocks of a list; NULL: none, or a link before it was written to. */
@@ -90,12 +97,27 @@ static void bin_fill(struct heap* h, unsigned c, struct slice* s, block_t* first
     store_relaxed(&h->handed_out, h->handed_out + count);
 }
 
-/* What the pages of slab s have: a page's list, or new blocks. `clean`: also on pages that are not resident.
+/* The lists of the fullest pages, until there are enough blocks; NULL: none is sorted. */
+static block_t* slab_gather(struct slice* s, uint32_t* count) {
+    block_t* first = slab_take_sorted(s, count);
+    while (first != NULL && *count < class_enough(slab_class(s))) {
+        uint32_t more;
+        block_t* next = slab_take_sorted(s, &more);
+        block_t* last = next == NULL ? NULL : list_end(s, next, more, "malloc");
+        if (last == NULL) break;
+        last->next = first;
+        first = next;
+        *count += more;
+    }
+    return first;
+}
+
+/* What the pages of slab s have: pages' lists, or new blocks. `clean`: also on pages that are not resident.
  */
 static block_t* slab_supply(struct slice* s, bool clean, bool* fresh, uint32_t* count) {
-    block_t* first = slab_take_sorted(s, count);
+    block_t* first = slab_gather(s, count);
     *fresh = first == NULL;
-    if (first == NULL) first = slab_build(s, clean, count);
+    if (first == NULL && s->built < slab_class(s)->capacity) first = slab_build(s, clean, count);
     return first;
 }
 
@@ -126,14 +148,15 @@ static bool slab_turn_over(struct heap* h, unsigned c, struct slice* s, bool kep
  * turns the slab's next page joins it. */
 static void slab_widen(struct slice* s) {
     enum { few = 16, often = 8, small = SMALL_MAX };
-    if (s->built >= few || slab_class(s)->bytes > small || ++s->turns < often) return;
+    if (slab_class(s)->bytes > small) return;
+    if (slab_unsorted(s) >= few) s->turns = 0;
+    if (s->turns++ < often) return;
     s->turns = 0;
     uint32_t count;
     bool fresh;
     block_t* first = slab_supply(s, true, &fresh, &count);
-    if (first == NULL) return;
-    block_t* last = first;
-    while (last->next != NULL) last = last->next;
+    block_t* last = first == NULL ? NULL : list_end(s, first, count, "malloc");
+    if (last == NULL) return;
     last->next = s->free;
     s->free = first;
 }
@@ -316,8 +339,10 @@ static struct slice* slab_new(struct heap* h, unsigned c) {
     return s;
 }
 
-static struct slice* slab_next(struct heap* h, unsigned c) {
+/* `first`: the thread has had none to allocate from. */
+static struct slice* slab_next(struct heap* h, unsigned c, bool first) {
     struct slice* s = available_take(h, c, false);
+    if (s == NULL && first) s = available_take_scarce(h, c);
     if (s == NULL) s = orphan_take(h, c);
     if (s != NULL) return s;
     if ((h->slow_calls & 63) == 0) available_sweep(h, false, "malloc");
@@ -325,7 +350,9 @@ static struct slice* slab_next(struct heap* h, unsigned c) {
     if (s != NULL) return s;
     /* No memory: what this thread still holds for others and for itself may make room. */
     heap_collect();
-    return slab_new(h, c);
+    s = slab_new(h, c);
+    if (s == NULL) s = available_take(h, c, false);
+    return s != NULL ? s : available_take_scarce(h, c);
 }
 
 WEIR_FN void refill_chores(struct heap* h) {
@@ -351,7 +378,7 @@ static bool refill_beyond(struct heap* h, unsigned c, struct slice* s, unsigned*
     if (s->built < slab_class(s)->capacity) {
         /* What it has left is being purged just now: it is no full slab, but another one serves. The second
          * time a new one, lest the two be tried in turns for as long as that takes. */
-        h->active[c] = (*busy)++ == 0 ? slab_next(h, c) : slab_new(h, c);
+        h->active[c] = (*busy)++ == 0 ? slab_next(h, c, false) : slab_new(h, c);
         available_put(h, s, "malloc");
         return false;
     }
@@ -364,9 +391,9 @@ static bool refill_beyond(struct heap* h, unsigned c, struct slice* s, unsigned*
 
 static bool refill_from(struct heap* h, unsigned c) {
     unsigned busy = 0;
-    for (;;) {
+    for (bool first = true;; first = false) {
         struct slice* s = h->active[c];
-        if (s == NULL && (s = h->active[c] = slab_next(h, c)) == NULL) return false;
+        if (s == NULL && (s = h->active[c] = slab_next(h, c, first)) == NULL) return false;
         if (slab_fill_bin(h, c, s, false) || refill_beyond(h, c, s, &busy)) return true;
     }
 }
@@ -417,7 +444,11 @@ static bool slab_lives_on(struct heap* h, struct slice* s) {
     if (s->rest == 0) return false;
     slab_collect(s, "free"); /* while the countdown is at its end nobody steals the slab */
     if (slab_used(s) == 0) return false;
+    bool scarce = s->listed == LISTED_SCARCE;
+    if (scarce) available_relist(h, s);
+    if (scarce && exposure_rearm(h, s)) return true;
     exposure_due(h, s);
+    if (scarce) available_relist(h, s); /* pages may have become holes */
     return true;
 }
 

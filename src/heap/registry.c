@@ -52,7 +52,7 @@ static void heap_reset(struct heap* h) {
     for (unsigned c = 0; c < CLASS_COUNT; c++) {
         h->bins[c] = (struct bin){NULL, SLICE_BYTES};
         h->active[c] = NULL;
-        h->available[c] = NULL;
+        h->available[c] = h->scarce[c] = NULL;
     }
     for (unsigned i = 0; i < OUTBOX_SLOTS; i++) h->outbox[i] = (struct outbox){0};
     for (unsigned i = 0; i < EXPOSED_SLOTS; i++) h->exposed_slabs[i] = NULL;
@@ -115,6 +115,7 @@ static void heap_disband(struct heap* h, const char* call) {
             orphan_put(s);
         }
         while ((s = available_take(h, c, false)) != NULL) orphan_put(s);
+        while ((s = available_take_scarce(h, c)) != NULL) orphan_put(s);
     }
     medium_drop_all(h);
     large_drop(h);
@@ -180,7 +181,7 @@ static struct heap* heap_take(int tid) {
 static void slab_list_again(struct slice* s, void* heap) {
     struct heap* h = heap;
     if (load_relaxed(&s->kind) != SLICE_SLAB || load_relaxed(&s->listed) == 0) return;
-    if (owner_heap(load_relaxed(&s->owner)) == h) slab_list_push(&h->available[s->size_class], s);
+    if (owner_heap(load_relaxed(&s->owner)) == h) available_list_again(h, s);
 }
 
 /* In the child of a raw fork, a lock that was the helper's is the caller's now: what the helper was changing
@@ -192,7 +193,7 @@ static void heap_lock_left(struct os_lock* lock) {
         struct heap* h = (struct heap*)((char*)lock - offsetof(struct heap, lock));
         if (h->visited != NULL) slab_forget_all(h->visited);
         h->visited = NULL;
-        for (unsigned c = 0; c < CLASS_COUNT; c++) h->available[c] = NULL;
+        available_unlist_all(h);
         span_visit_records(slab_list_again, h);
     }
     if (lock_left_below != NULL) lock_left_below(lock);
@@ -329,8 +330,7 @@ static void slab_leave_behind(struct slice* s, void* survivor) {
     if (owner != NULL && owner->set_aside) return;
     if (owner == self && self != &heap_empty) {
         if (!fork_has_own_lock && self->visited == s) slab_forget_all(s);
-        if (!fork_has_own_lock && load_relaxed(&s->listed) != 0)
-            slab_list_push(&self->available[s->size_class], s);
+        if (!fork_has_own_lock && load_relaxed(&s->listed) != 0) available_list_again(self, s);
         return;
     }
     slab_forget_all(s);
@@ -392,8 +392,7 @@ WEIR_FN void heap_fork_child(void) {
     release_fork_child();
     arena_fork_child();
     if (!fork_has_heaps_lock) registry_repair(self);
-    if (!fork_has_own_lock)
-        for (unsigned c = 0; c < CLASS_COUNT; c++) self->available[c] = NULL;
+    if (!fork_has_own_lock) available_unlist_all(self);
     if (!clean || load_relaxed(&heap_totals.heaps_live) != (self == &heap_empty ? 0 : 1)) {
         span_visit_records(slab_leave_behind, self);
         for (struct heap* h = registry; h != NULL; h = h->registry_next)

@@ -51,6 +51,17 @@ WEIR_INLINE uint32_t counts_used(uint64_t counts) {
 WEIR_INLINE uint32_t counts_built(uint64_t counts) { return (uint32_t)(counts >> 48); }
 static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "the order of the fields in `counts`");
 
+/* What a slab's `listed` says: which list of its owner it is on. */
+enum { LISTED_NOT, LISTED_AVAILABLE, LISTED_SCARCE };
+/* Blocks that a slab with these counts has free. */
+WEIR_INLINE uint32_t counts_free(uint64_t counts) { return counts_built(counts) - counts_used(counts); }
+/* Few free blocks, and no room for more. */
+WEIR_INLINE bool slab_is_scarce(const struct slice* s) {
+    uint64_t counts = load_relaxed(&s->counts); /* relaxed: for its owner, or under its lock */
+    const struct size_class* k = slab_class(s);
+    return counts_built(counts) == k->capacity && counts_free(counts) < class_enough(k);
+}
+
 WEIR_INLINE size_t slab_built_bytes(const struct slice* s) { return (size_t)s->built * slab_class(s)->bytes; }
 /* Owner: blocks in use, the bin's among them. */
 WEIR_INLINE uint32_t slab_used(const struct slice* s) { return s->until + s->rest; }

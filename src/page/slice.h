@@ -74,7 +74,7 @@ struct slice {
     uint8_t kind; /* enum slice_kind */
     union {
         uint8_t state;  /* free span: enum span_state */
-        uint8_t listed; /* slab: on its owner's available list; under the owner's lock */
+        uint8_t listed; /* slab: on which list of its owner (LISTED_); under the owner's lock */
     };
     uint16_t region;
     uint8_t size_class; /* slab */

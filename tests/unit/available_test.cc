@@ -1,0 +1,115 @@
+// available_test.cc: heap/available.h: which of its slabs a thread goes on with: none for a block or two, as
+// long as there is memory. Called by ctest; each test starts the heap in a child of its own.
+//
+// SPDX-License-Identifier: Apache-2.0
+#include "blocks.h"
+#include <set>
+#include <thread>
+#include <vector>
+
+namespace {
+
+// Slabs of one class, all full; the last one is the active one.
+struct Full {
+    Full(size_t size, unsigned count) : size(size) {
+        unit_attach(); // with tags, capacities are less
+        k = &size_classes[class_of(size)];
+        for (unsigned i = 0; i < k->capacity * count; i++) all.push_back(unit_alloc(size));
+        for (void* p : all) slabs.insert(unit_slice(p));
+        EXPECT_EQ(slabs.size(), count);
+    }
+    ~Full() {
+        for (void* p : all) unit_free(p);
+    }
+    bool has(void* p) const { return slabs.count(unit_slice(p)) != 0; }
+    // Block i of slab s; no longer among all.
+    void* take(unsigned s, unsigned i) { return std::exchange(all[s * k->capacity + i], nullptr); }
+    void free_one_of_the_others() {
+        for (unsigned s = 0; s + 1 < slabs.size(); s++) unit_free(take(s, s % k->capacity));
+    }
+    size_t size;
+    const struct size_class* k;
+    std::vector<void*> all;
+    std::set<struct slice*> slabs;
+};
+
+TEST(Available, SlabsWithFewFreeBlocksWaitForMore) {
+    EXPECT_FINE(in_child([] {
+        Full full(256, 20);
+        const unsigned enough = class_enough(full.k);
+        ASSERT_GT(enough, 2u);
+        full.free_one_of_the_others();
+        std::vector<void*> more;
+        for (unsigned i = 0; i < 40; i++) {
+            more.push_back(unit_alloc(256));
+            EXPECT_FALSE(full.has(more.back()));
+        }
+        for (unsigned i = 1; i < enough; i++) unit_free(full.take(7, 100 + i));
+        EXPECT_GE(unit_check_slabs(), 0);
+        // What the active slab has on resident pages comes first.
+        unsigned found = 0;
+        for (unsigned i = 0; i < os_page_bytes() / 256 + enough; i++) {
+            more.push_back(unit_alloc(256));
+            found += full.has(more.back());
+        }
+        EXPECT_EQ(found, enough);
+        for (void* p : more) unit_free(p);
+    }));
+}
+
+// One at random goes, another one comes: no list for each, and hardly more memory.
+TEST(Available, ReplacementAtRandomTakesManyBlocksAtATime) {
+    for (size_t size : {48u, 256u, 1024u})
+        EXPECT_FINE(in_child([&] {
+            const unsigned rounds = unit_rounds(40000);
+            Full full(size, 12);
+            Random random(1);
+            struct unit_figures before, after;
+            uint64_t live = span_totals.live;
+            unit_census(&before);
+            for (unsigned i = 0; i < rounds; i++) {
+                void*& p = full.all[random.below(static_cast<unsigned>(full.all.size()))];
+                unit_free(p);
+                p = unit_alloc(size);
+            }
+            unit_census(&after);
+            EXPECT_LT(after.slow_calls - before.slow_calls, rounds / 4);
+            EXPECT_LE(span_totals.live, live + live / 8 + SLICE_BYTES);
+            EXPECT_GE(unit_check_slabs(), 0);
+        }));
+}
+
+TEST(Available, WithoutMemoryTheLastBlocksServe) {
+    EXPECT_FINE(in_child([] {
+        Full full(256, 20);
+        full.free_one_of_the_others();
+        os_fault_hook = [](enum os_call) { return true; };
+        std::vector<void*> more;
+        unsigned found = 0;
+        for (void* p; (p = unit_alloc(256)) != nullptr; more.push_back(p)) found += full.has(p);
+        os_fault_hook = nullptr;
+        EXPECT_EQ(found, 19u);
+        for (void* p : more) unit_free(p);
+    }));
+}
+
+// A thread without a slab of the class takes what it has before it makes one; and what it leaves serves
+// others.
+TEST(Available, FewBlocksServeWhoHasNoOthers) {
+    EXPECT_FINE(in_child([] {
+        std::unique_ptr<Full> full;
+        std::thread([&] {
+            full = std::make_unique<Full>(256, 5);
+            full->free_one_of_the_others();
+            unit_detach();
+        }).join();
+        for (unsigned i = 0; i < 4; i++) {
+            void*& p = full->all[i * full->k->capacity + i];
+            ASSERT_EQ(p, nullptr);
+            p = unit_alloc(256);
+            EXPECT_TRUE(full->has(p));
+        }
+    }));
+}
+
+} // namespace
