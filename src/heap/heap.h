@@ -79,6 +79,8 @@ struct heap {
     uint64_t opened[KEPT_WORDS]; /* bit c: had a slab of class c, under whatever thread */
     uint64_t kept[KEPT_WORDS];   /* bit c: the active slab of class c is SLICE_KEPT */
     size_t kept_bytes;           /* built in active slabs when their last block came back (SLICE_KEPT) */
+    uint64_t settled_calls;      /* slow_calls when a slab's countdown last ended, */
+    uint32_t settled_frees;      /* and how many ended since then */
     size_t closed_bytes;         /* of pages that became holes when active slabs were closed (SLICE_CLOSED) */
     /* Exposure: see exposure.h. The first three are relaxed atomics: others may steal a slab. */
     uint64_t slab_bytes; /* of the blocks that are built in the slabs that the heap owns */

@@ -100,7 +100,8 @@ static void bin_fill(struct heap* h, unsigned c, struct slice* s, block_t* first
 /* The lists of the fullest pages, until there are enough blocks; NULL: none is sorted. */
 static block_t* slab_gather(struct slice* s, uint32_t* count) {
     block_t* first = slab_take_sorted(s, count);
-    while (first != NULL && *count < class_enough(slab_class(s))) {
+    if (first == NULL) return NULL;
+    while (*count < class_enough(slab_class(s))) {
         uint32_t more;
         block_t* next = slab_take_sorted(s, &more);
         block_t* last = next == NULL ? NULL : list_end(s, next, more, "malloc");
@@ -109,6 +110,7 @@ static block_t* slab_gather(struct slice* s, uint32_t* count) {
         first = next;
         *count += more;
     }
+    slab_taken(s);
     return first;
 }
 
@@ -264,10 +266,16 @@ static void active_drop(struct heap* h, unsigned c) {
     h->bins[c] = (struct bin){NULL, SLICE_BYTES};
 }
 
-/* Whether all blocks of the active slab are free, on its list or in the bin. Looks at short bins only: a
- * walk over a long one would cost more than it tells. */
+/* So many countdowns have ended since the thread last needed a list: it only frees. */
+enum { FREES_ALONE = 16 };
+static bool frees_alone(const struct heap* h) {
+    return h->settled_calls == h->slow_calls && h->settled_frees >= FREES_ALONE;
+}
+
+/* Whether all blocks of the active slab are free, on its list or in the bin. Looks at short bins only, where
+ * the thread still allocates: a walk over a long one would cost more than it tells. */
 static bool active_is_idle(const struct heap* h, unsigned c) {
-    enum { look = 64 };
+    const uint32_t look = frees_alone(h) ? UINT32_MAX : 64;
     const struct slice* s = h->active[c];
     if (s == NULL || slab_used(s) > look) return false;
     uint32_t waiting = 0;
@@ -480,6 +488,20 @@ static bool slab_keep(struct heap* h, unsigned c, struct slice* s) {
     return true;
 }
 
+/* A thread that frees for some time and allocates nothing needs no bins: what waits there keeps whole pages
+ * in use, and slabs from being empty. Once for each such time. */
+static void bins_settle(struct heap* h) {
+    if (h->settled_calls != h->slow_calls) h->settled_frees = 0;
+    h->settled_calls = h->slow_calls;
+    if (++h->settled_frees != FREES_ALONE || full_is_on()) return;
+    for (unsigned c = 0; c < CLASS_COUNT; c++) {
+        struct slice* s = h->active[c];
+        if (s == NULL || (s->flags & (SLICE_KEPT | SLICE_CLOSED)) != 0) continue;
+        bin_return(h, c, "free");
+        if (slab_used(s) == 0) (void)slab_keep(h, c, s);
+    }
+}
+
 WEIR_FN void heap_free_last(block_t* p, struct slice* s) {
     /* Not the thread's word: in a fork's child the heap may be set aside while its own call goes on. */
     struct heap* h = owner_heap(load_relaxed(&s->owner));
@@ -495,6 +517,7 @@ WEIR_FN void heap_free_last(block_t* p, struct slice* s) {
             slab_drained(h, s, whole ? p : s->free);
     }
     if (held) os_lock_give(&h->lock);
+    bins_settle(h);
     heap_leave(h);
     if (!kept) release_poke();
 }

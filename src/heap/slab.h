@@ -113,8 +113,10 @@ WEIR_FN void slab_release(struct slice* s);
  * dirty holes before clean ones, and of clean ones only if `clean`. Returns the first, linked, *count their
  * number (0: none). They count as built and, until they are put somewhere, as on `free`. */
 WEIR_FN block_t* slab_build(struct slice* s, bool clean, uint32_t* count);
-/* The list of the page with the fewest free blocks; NULL: none is sorted. They count as on `free`. */
+/* The list of the page with the fewest free blocks; NULL: none is sorted. They count as on `free`. After one
+ * or several of these, slab_taken. */
 WEIR_FN block_t* slab_take_sorted(struct slice* s, uint32_t* count);
+WEIR_FN void slab_taken(struct slice* s);
 /* Owner, with no thread that could steal the slab: sort what is on `free`, and make holes of the pages that
  * no block touches any more. False: reported, blocks lost. */
 WEIR_FN bool slab_sort(struct slice* s, const char* call);

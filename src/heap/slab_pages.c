@@ -434,9 +434,13 @@ WEIR_FN block_t* slab_take_sorted(struct slice* s, uint32_t* count) {
     uint32_t end = page_first(&v, page + 1);
     uint32_t block = (end < v.class->capacity ? end : v.class->capacity) - 1;
     if (!block_has_hole(&v, block)) block_cross(&v, block, page, true);
-    least_recount(&v);
     *count = n;
     return first;
+}
+
+WEIR_FN void slab_taken(struct slice* s) {
+    struct view v = view_of(s);
+    least_recount(&v);
 }
 
 /* The lowest page of the slab that is a hole to be had, dirty or clean as asked; page_count: none. */

@@ -93,6 +93,25 @@ TEST(Available, WithoutMemoryTheLastBlocksServe) {
     }));
 }
 
+// What waits in bins would keep a page or more of each class, and its slab.
+TEST(Available, WhoOnlyFreesKeepsNoBins) {
+    EXPECT_FINE(in_child([] {
+        std::vector<void*> all;
+        for (size_t size = 128; size <= 1024; size += 16)
+            for (unsigned i = 0; i < 200; i++) all.push_back(unit_alloc(size));
+        Random random(1);
+        for (size_t i = all.size(); i > 1; i--)
+            std::swap(all[i - 1], all[random.below(static_cast<unsigned>(i))]);
+        for (void* p : all) unit_free(p);
+        struct unit_figures f;
+        unit_census(&f);
+        EXPECT_EQ(f.live_blocks, 0u);
+        EXPECT_LE(f.cached_bytes, unit_kept_bytes_max());
+        EXPECT_GE(unit_check_slabs(), 0);
+        expect_nothing_left();
+    }));
+}
+
 // A thread without a slab of the class takes what it has before it makes one; and what it leaves serves
 // others.
 TEST(Available, FewBlocksServeWhoHasNoOthers) {
