@@ -43,7 +43,7 @@ WEIR_INLINE bool tagged_fits(const void* p, const char* call) {
 
 /* The same of a large block, which has tag 0; its memory is not looked at, and may be inaccessible. */
 WEIR_INLINE bool tagged_fits_large(const void* p, const char* call) {
-    if (!tag_is_on() || weir_likely(tag_of(p) == 0)) return true;
+    if (!tag_is_on() || weir_likely(tag_clear(p) == p)) return true;
     retag_misuse(p, call);
     return false;
 }

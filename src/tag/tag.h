@@ -46,8 +46,11 @@ WEIR_INLINE void* tag_with(uintptr_t address, unsigned tag) {
 
 /* The rest only where tag_is_on(). The address with the tag of its memory. */
 WEIR_INLINE void* tag_read(const void* p) { return arch_tag_read(p); }
-/* Whether the address carries the tag of its memory. */
-WEIR_INLINE bool tag_fits(const void* p) { return tag_read(p) == p; }
+/* Whether the address carries the tag of its memory, and nothing beside it: of the top byte the processor
+ * compares the lower half alone. */
+WEIR_INLINE bool tag_fits(const void* p) {
+    return tag_read((const void*)((uintptr_t)p & ~(uintptr_t)0 >> 4)) == p;
+}
 /* The address with another tag than it carries, none of the mask `excluded`. */
 WEIR_INLINE void* tag_choose(const void* p, uintptr_t excluded) {
     return arch_tag_choose(p, arch_tag_exclude(p, excluded));

@@ -262,6 +262,20 @@ static void run_untagged_free(self_t self) {
     expect_stale(p, "free");
     free(p);
 }
+/* A pointer with something of the program's own in the half of the top byte that the processor does not
+ * compare. */
+static char* foreign_byte(const char* p) { return hide((void*)((uintptr_t)p ^ (uintptr_t)5 << 60)); }
+static void run_foreign_free(self_t self) {
+    char* p = foreign_byte(block_amid(self->size));
+    *(volatile char*)p = 1; /* which is no mistake */
+    expect_stale(p, "free");
+    free(p);
+}
+static void run_foreign_usable(self_t self) {
+    char* p = foreign_byte(block_amid(self->size));
+    expect_stale(p, "malloc_usable_size");
+    (void)malloc_usable_size(p);
+}
 static void run_freed_usable(self_t self) {
     char* p = block_amid(self->size);
     free(p);
@@ -466,6 +480,12 @@ static const struct misuse cases[] = {
     {"double-free@5000", "call", run_double_free, 5000, 0},
     {"stale-free@5000", "call", run_stale_free, 5000, 0},
     {"untagged-free@5000", "call", run_untagged_free, 5000, 0},
+    {"foreign-free@112", "call", run_foreign_free, 112, 0},
+    {"foreign-free@1024", "call", run_foreign_free, 1024, 0},
+    {"foreign-free@5000", "call", run_foreign_free, 5000, 0},
+    {"foreign-free@100000", "call", run_foreign_free, 100000, 0},
+    {"foreign-usable@112", "call", run_foreign_usable, 112, 0},
+    {"foreign-usable@100000", "call", run_foreign_usable, 100000, 0},
     {"freed-usable@112", "call", run_freed_usable, 112, 0},
     {"stale-usable@112", "call", run_stale_usable, 112, 0},
     {"wrong-size@112", "call", run_wrong_size, 112, 500},
