@@ -310,6 +310,10 @@ WEIR_FN void* arena_retag(struct slice* s, void* p) {
     struct chunk* k = s->free;
     uint32_t unit = (uint32_t)(((uintptr_t)p - k->address) >> UNIT_SHIFT);
     os_lock_take(&k->arena->lock);
+    if (!tag_fits(p) || arena_block_any(s, p) == NULL) {
+        os_lock_give(&k->arena->lock);
+        return NULL;
+    }
     uint32_t units = class_units(class_at(k, unit));
     if (k->formers != NULL)
         for (uint32_t i = unit; i < unit + units; i++) k->formers[i] = (uint8_t)tag_of(p);

@@ -105,8 +105,9 @@ WEIR_INLINE uint16_t* arena_block_any(const struct slice* s, const void* p) {
     uint32_t known = load_relaxed(block);
     return known != 0 && (known >> BLOCK_UNIT_SHIFT & BLOCK_UNIT) == unit % GROUP_UNITS ? block : NULL;
 }
-/* Give block p, which carries its tag and is in nobody's hands but the caller's, another one. Returns p with
- * that. Where memory is tagged. */
+/* Give block p, which is in nobody's hands but the caller's, another tag. Returns p with that; NULL: it does
+ * not carry the block's any more, since another thread freed it at the same instant. Where memory is tagged.
+ */
 WEIR_FN void* arena_retag(struct slice* s, void* p);
 /* Whether p lies in a free run: for reports. */
 WEIR_FN bool arena_is_free(const struct slice* s, const void* p);

@@ -67,9 +67,26 @@ static void large_forget(struct slice* s) {
     add_relaxed(&heap_totals.large_frees, 1);
     s->flags &= (uint8_t)~SLICE_KEPT;
 }
-static void large_gone(struct slice* s) {
+/* Under one lock: as long as it is a large block, it is known to be freed. */
+static void large_gone_locked(struct slice* s) {
     large_forget(s);
-    span_free(s);
+    span_free_locked(s);
+}
+static void large_gone(struct slice* s) {
+    span_lock();
+    large_gone_locked(s);
+    os_lock_give(&page_lock);
+}
+
+/* Whether the caller is the one who frees the block. With fences a free costs a system call, and one lock
+ * more tells two threads apart that free it at the same instant. */
+static bool large_claim(struct slice* s) {
+    if (!fence_is_on) return !large_is_kept(s);
+    span_lock();
+    bool live = load_relaxed(&s->kind) == SLICE_LARGE && !large_is_kept(s);
+    if (live) s->flags |= SLICE_KEPT;
+    os_lock_give(&page_lock);
+    return live;
 }
 
 /* True: somebody is to look whether it stays. */
@@ -87,8 +104,7 @@ WEIR_FN void large_drop(struct heap* h) {
     /* Under the lock, so that a fork meanwhile does not leave its child a block that is nobody's. */
     span_lock();
     struct slice* s = xchg_acquire(&h->kept_large, NULL); /* pairs with large_keep */
-    if (s != NULL) large_forget(s);
-    if (s != NULL) span_free_locked(s);
+    if (s != NULL) large_gone_locked(s);
     os_lock_give(&page_lock);
 }
 
@@ -184,7 +200,7 @@ WEIR_FN void* large_alloc(size_t size, size_t align, bool* zeroed) {
 }
 
 WEIR_FN void large_free(struct slice* s, const char* call) {
-    if (weir_unlikely(large_is_kept(s))) {
+    if (weir_unlikely(!large_claim(s))) {
         core_report("double-free", REPORT_FREED, (void*)slice_address(s), call);
         return;
     }

@@ -119,6 +119,14 @@ static bool medium_make_room(struct heap* h, unsigned m) {
     return some;
 }
 
+/* Block p is in nobody's hands but the caller's: another tag. NULL after a report. */
+static void* medium_next(struct slice* s, void* p, const char* call) {
+    if (!retag_allows(p, call)) return NULL;
+    void* tagged = arena_retag(s, p);
+    if (weir_unlikely(tagged == NULL)) core_report("double-free", REPORT_FREED, p, call);
+    return tagged;
+}
+
 WEIR_FN void medium_free(struct slice* s, void* p, const char* call) {
     struct heap* h = heap_self();
     uint16_t* block = arena_block_any(s, p);
@@ -127,8 +135,8 @@ WEIR_FN void medium_free(struct slice* s, void* p, const char* call) {
         medium_misuse(s, p, block, call);
         return;
     }
-    if (tag_is_on() && !retag_allows(p, call)) return;
-    if (tag_is_on()) p = arena_retag(s, p); /* also what goes at once: the arena notes the tag that p had */
+    /* Also what goes at once: the arena notes the tag that p had. */
+    if (tag_is_on() && (p = medium_next(s, p, call)) == NULL) return;
     unsigned m = block_class(known);
     bool some = false;
     if (h != &heap_empty && medium_bytes(m) <= core_options.thread_kept_max) {
@@ -152,7 +160,7 @@ WEIR_FN size_t medium_usable(const struct slice* s, const void* p, const char* c
 }
 
 WEIR_FN void* medium_retag(struct slice* s, void* p, const char* call) {
-    return medium_usable(s, p, call) == 0 ? NULL : arena_retag(s, p);
+    return medium_usable(s, p, call) == 0 ? NULL : medium_next(s, p, call);
 }
 
 WEIR_FN void medium_drop_all(struct heap* h) {

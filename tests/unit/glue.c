@@ -74,6 +74,7 @@ struct heap* unit_attach(void) { return heap_attach(); }
 void unit_detach(void) { heap_detach("thread exit", false); }
 uint64_t unit_large_bytes(void) { return large_live().bytes; }
 void unit_large_drop(struct heap* h) { large_drop(h); }
+void unit_large_free(const void* p) { large_free(slice_find(p), "free"); }
 bool unit_keeps_large(void) { return load_relaxed(&heap_self()->kept_large) != NULL; }
 void unit_collect(void) { heap_collect(); }
 void unit_visit(bool all) { heaps_visit(all); }
@@ -111,6 +112,7 @@ bool unit_arena_free(void* p) { return arena_free(arena_chunk(p), p); }
 bool unit_arena_check(void) { return arena_check(); }
 void unit_arena_publish(void) { arena_publish_all(); }
 void unit_arena_trim(void) { arena_trim_all(); }
+void* unit_arena_retag(void* p) { return arena_retag(arena_chunk(p), p); }
 uint64_t unit_arena_used(unsigned m) { return arena_used(m); }
 uint64_t unit_arena_idle_bytes(void) { return arena_idle_bytes(); }
 bool unit_in_chunk(const void* p) { return unit_slice(p)->kind == SLICE_CHUNK; }

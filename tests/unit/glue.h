@@ -25,6 +25,7 @@ struct heap* unit_attach(void);
 void unit_detach(void);
 uint64_t unit_large_bytes(void);      /* of live ones */
 void unit_large_drop(struct heap* h); /* what h keeps for its next one goes */
+void unit_large_free(const void* p);  /* whose kind was looked at */
 bool unit_keeps_large(void);          /* the calling thread, for its next one */
 void unit_collect(void);
 void unit_visit(bool all);
@@ -61,6 +62,7 @@ void* unit_arena_alloc(uint32_t* home, unsigned m, size_t align);
 bool unit_arena_free(void* p);
 bool unit_arena_check(void);
 void unit_arena_trim(void);
+void* unit_arena_retag(void* p); /* its tag was looked at */
 void unit_arena_publish(void);
 uint64_t unit_arena_used(unsigned m);
 uint64_t unit_arena_idle_bytes(void);

@@ -200,6 +200,69 @@ TEST(Retag, MediumPointersThatAreNotTheBlocksAreReported) {
     }));
 }
 
+// Two frees of one block that both have found it live: as if two threads came at the same instant.
+TEST(Retag, OfTwoFreesAtOnceOneIsTold) {
+    EXPECT_FINE(in_child([] {
+        start();
+        static char* p;
+        for (size_t size : {size_t{1025}, size_t{5000}, size_t{65536}}) {
+            p = static_cast<char*>(unit_alloc(size));
+            void* next = unit_arena_retag(p);
+            EXPECT_EQ(unit_arena_retag(p), nullptr);
+            EXPECT_TRUE(is_tagged(next));
+            unit_free(next);
+        }
+        for (size_t size : {size_t{100000}, size_t{3000000}}) {
+            p = static_cast<char*>(unit_alloc(size));
+            unit_large_free(p);
+            expect_report("double-free", [] { unit_large_free(p); });
+            unit_free(unit_alloc(size));
+        }
+        expect_nothing_left();
+    }));
+}
+
+// The same with threads.
+TEST(Retag, TwoThreadsThatFreeOneBlockAtOnceDoItOnce) {
+    for (size_t size : {size_t{5000}, size_t{65536}, size_t{100000}, size_t{3000000}}) {
+        Ended ended = in_child([=] {
+            constexpr int rounds = 200;
+            start(":on_error=report");
+            std::atomic<void*> shared{nullptr};
+            std::atomic<int> turn{0};
+            std::atomic<int> done{0};
+            auto worker = [&] {
+                unit_attach();
+                for (int i = 1; i <= rounds; i++) {
+                    while (turn != i) {
+                    }
+                    unit_free(shared);
+                    done++;
+                }
+                unit_detach();
+            };
+            std::thread one(worker);
+            std::thread other(worker);
+            for (int i = 1; i <= rounds; i++) {
+                shared = unit_alloc(size);
+                turn = i;
+                while (done != 2 * i) {
+                }
+                ASSERT_EQ(core_report_count, static_cast<uint64_t>(i));
+                void* p = unit_alloc(size);
+                void* q = unit_alloc(size);
+                ASSERT_NE(bare(static_cast<char*>(p)), bare(static_cast<char*>(q)));
+                unit_free(p);
+                unit_free(q);
+            }
+            one.join();
+            other.join();
+            expect_nothing_left();
+        });
+        EXPECT_TRUE(ended.fine()) << size << ": " << ended.printed.substr(0, 400);
+    }
+}
+
 TEST(Retag, ReallocsFourWays) {
     EXPECT_FINE(in_child([] {
         start();
