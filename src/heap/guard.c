@@ -202,6 +202,7 @@ static bool guard_fault(const struct os_fault* fault) {
     if (s == NULL) return false;
     bool freed = !guard_slot_is_live(s);
     if (!freed && fault->address >= s->start && fault->address < guard_slot_end(s)) return false;
+    if (core_options.on_error == 0 && os_fault_repeats(fault)) return false;
     const char* code = freed                       ? "guard-use-after-free"
                        : fault->address < s->start ? "guard-underflow"
                                                    : "guard-overflow";

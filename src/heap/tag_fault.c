@@ -198,6 +198,7 @@ static bool fault_tell_slow(const struct os_fault* fault) {
     bool report_once = core_options.on_error != 0;
     if (fault->kind == OS_FAULT_TAG_LATE) {
         if (report_once && !place_is_new(fault->code)) return true;
+        if (!report_once && os_fault_repeats(fault)) return false;
         core_report_say("tag-late",
                         "a pointer with a wrong tag was used by this thread, at some place before");
         trace_say_fault("noticed", fault);
@@ -207,6 +208,7 @@ static bool fault_tell_slow(const struct os_fault* fault) {
     /* What the program itself made inaccessible is its own business. */
     if (fault->kind == OS_FAULT_PLAIN && at.kind == PLACE_BLOCK && !place_is_free(&at)) return false;
     if (report_once && !place_is_new(fault->code)) return fault_lets_go_on(fault);
+    if (!report_once && os_fault_repeats(fault)) return false;
     explain(&e, &at, fault);
     say_first(&e, fault);
     if (fault->kind == OS_FAULT_TAG) say_tags(fault);

@@ -159,6 +159,9 @@ struct os_fault {
  * once, before there are threads. False: refused. */
 WEIR_FN bool os_fault_watch(const void* start, size_t bytes, bool (*tell)(const struct os_fault* fault));
 WEIR_FN bool os_fault_watch_tags(bool (*tell)(const struct os_fault* fault));
+/* Whether it is the one that this was last asked about: the program's handler returned, and the access is
+ * tried again. For who has answered false before. */
+WEIR_FN bool os_fault_repeats(const struct os_fault* fault);
 /* In the child of a fork. */
 WEIR_FN void os_fault_forked(void);
 /* Whether weir's handler of this signal stands before the program's; then os_fault_action is its

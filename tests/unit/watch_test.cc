@@ -92,6 +92,19 @@ TEST_NATIVE(Watch, WhatTheWatcherDoesNotTakeIsThePrograms) {
     }));
 }
 
+// A handler that returns and changes nothing.
+TEST_NATIVE(Watch, AFaultThatComesAgainIsKnown) {
+    const struct os_fault one = {OS_FAULT_TAG, 64, 64, 4096, OS_ACCESS_READ};
+    const struct os_fault elsewhere = {OS_FAULT_TAG, 80, 80, 4096, OS_ACCESS_READ};
+    const struct os_fault by_other_code = {OS_FAULT_TAG, 80, 80, 4100, OS_ACCESS_READ};
+    EXPECT_FALSE(os_fault_repeats(&one));
+    EXPECT_TRUE(os_fault_repeats(&one));
+    EXPECT_FALSE(os_fault_repeats(&elsewhere));
+    EXPECT_FALSE(os_fault_repeats(&by_other_code));
+    EXPECT_TRUE(os_fault_repeats(&by_other_code));
+    EXPECT_FALSE(os_fault_repeats(&one));
+}
+
 TEST_NATIVE(Watch, ALateFaultEndsTheProcessThoughItDoesNotComeAgain) {
     Ended ended = in_child([] {
         os_fault_watch_tags(tell_tags);

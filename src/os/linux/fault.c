@@ -183,6 +183,16 @@ static bool fault_is_told(int number, const siginfo_t* info, const void* context
     return tell(&fault);
 }
 
+/* Sync: relaxed; where two threads have faults in turns, both are new each time. */
+WEIR_FN bool os_fault_repeats(const struct os_fault* fault) {
+    static uintptr_t last_code;
+    static uintptr_t last_pointer;
+    bool same = load_relaxed(&last_code) == fault->code && load_relaxed(&last_pointer) == fault->pointer;
+    store_relaxed(&last_code, fault->code);
+    store_relaxed(&last_pointer, fault->pointer);
+    return same;
+}
+
 static void fault_handle(int number, siginfo_t* info, void* context) {
     int saved = errno;
     const struct action_record* r = load_acquire(&action_now[watched_of(number)]);
