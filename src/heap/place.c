@@ -34,6 +34,16 @@ static bool outboxes_have(const struct slice* s, uintptr_t start) {
     return false;
 }
 
+/* Whether the block touches a hole: it is not built, or not any more. */
+static bool touches_hole(const struct slice* s, size_t offset) {
+    size_t last = (offset + slab_class(s)->bytes - 1) >> page_shift;
+    for (size_t page = offset >> page_shift; page <= last; page++) {
+        uint32_t holes = hole_of(load_relaxed(&slice_pages(s)[page / slice_page_count()].state));
+        if ((holes >> page % slice_page_count() & 1) != 0) return true;
+    }
+    return false;
+}
+
 /* Free blocks are on one of these lists, or not built. Those that another thread is about to send are taken
  * for live. */
 static bool slab_block_is_free(struct slice* s, uintptr_t start) {
@@ -41,7 +51,7 @@ static bool slab_block_is_free(struct slice* s, uintptr_t start) {
     struct slice* own = s + (offset >> SLICE_SHIFT);
     struct slice_pages* pages = slice_pages(own);
     unsigned page = (unsigned)((offset & (SLICE_BYTES - 1)) >> page_shift);
-    if ((load_relaxed(&pages->state) >> page & 1) != 0) return true; /* a hole */
+    if (touches_hole(s, offset)) return true;
     if (full_is_on() && full_is_free((const void*)start)) return true;
     const struct heap* h = owner_heap(load_relaxed(&s->owner));
     if (h != NULL) {

@@ -3,6 +3,7 @@
  * What is known: where the access went, the tag of its pointer, and the tags that memory has now. An
  * explanation is taken from the first of these that fits:
  *
+ *   lost     a live block's memory has no tag any more                       mismatch
  *   history  that very pointer was given out for the block, and freed        use after free
  *   near     a block less than its own size away has the pointer's tag       overflow, underflow
  *   slot     the tag is one of this slot's, or there are no slots            use after free
@@ -96,6 +97,12 @@ static void explain_far(struct explanation* e, const struct heap_place* at, stru
         (void)explain_beside(e, at, beside);
 }
 
+/* The memory was given back to the kernel past weir. */
+static bool block_lost_tag(const struct heap_place* at, uintptr_t address) {
+    return at->kind == PLACE_BLOCK && at->tagged && tag_of(tag_read((const void*)address)) == 0 &&
+           !place_is_free(at);
+}
+
 static void explain(struct explanation* e, const struct heap_place* at, const struct os_fault* fault) {
     struct search beside = {
         .address = fault->address, .by_tag = true, .tag = tag_of((const void*)fault->pointer), .steps = 4096};
@@ -104,6 +111,8 @@ static void explain(struct explanation* e, const struct heap_place* at, const st
     *e = (struct explanation){.error = ERROR_MISMATCH, .block = *at};
     if (fault->kind == OS_FAULT_PLAIN)
         explain_fence(e, at, fault->address);
+    else if (block_lost_tag(at, fault->address))
+        return;
     else if (at->kind == PLACE_NONE || (at->kind == PLACE_BLOCK && at->tagged && block_had(at, beside.tag)))
         e->error = ERROR_AFTER_FREE;
     else if (beside.tag != 0 && !explain_beside(e, at, &near))
@@ -154,11 +163,13 @@ static void say_tags(const struct os_fault* fault) {
     core_report_detail(line);
 }
 
-/* Of a use after free the pointer's own life, else the life of the block that is there. */
+/* Of a use after free the pointer's own life, else the life of the block that is there; where that has lost
+ * its tag, the pointer's again. */
 static void say_history(const struct explanation* e, const struct os_fault* fault) {
     if (e->block.kind != PLACE_BLOCK || !e->block.tagged) return;
     bool after = e->error == ERROR_AFTER_FREE;
-    unsigned tag = after ? tag_of((const void*)fault->pointer) : place_tag(&e->block);
+    unsigned own = place_tag(&e->block);
+    unsigned tag = after || own == 0 ? tag_of((const void*)fault->pointer) : own;
     history_say(tag_with(e->block.start, tag), after);
 }
 

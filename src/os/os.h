@@ -128,6 +128,9 @@ WEIR_FN void os_futex_wake(uint32_t* word, int count);
 
 /* Bits: what follows an access whose tag is not the memory's. Both: the kernel chooses for each processor. */
 enum { OS_TAGS_SYNC = 1, OS_TAGS_ASYNC = 2 };
+#ifdef WEIR_TESTING
+WEIR_VAR_DECL uint32_t os_tags_refused; /* bit m: os_tags_set refuses mode m, as an older kernel does */
+#endif
 /* Whether processor and kernel have tags. */
 WEIR_FN bool os_tags_exist(void);
 /* The calling thread's mode; 0: tags are not compared. */

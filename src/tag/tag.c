@@ -29,8 +29,11 @@ WEIR_FN uint32_t tag_start(void) {
     }
     uint32_t mode = os_tags_mode();
     if (mode == 0) mode = wanted;
-    /* Also where a mode is set: which tags may be chosen, and system calls that take them. */
-    if (!os_tags_set(mode)) {
+    /* Also where a mode is set: which tags may be chosen, and system calls that take them. Before Linux 5.15
+     * there is no choice of the kernel's: the cheaper one, which is what it prefers if nobody asks. */
+    bool set = os_tags_set(mode);
+    if (!set && mode == (OS_TAGS_SYNC | OS_TAGS_ASYNC)) set = os_tags_set(mode = OS_TAGS_ASYNC);
+    if (!set) {
         tag_warn("has no effect: the kernel refuses to compare tags");
         return 0;
     }

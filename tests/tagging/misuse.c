@@ -18,6 +18,7 @@
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/resource.h>
 #include <weir/pool.h>
 
@@ -309,6 +310,15 @@ static void run_foreign_usable(self_t self) {
     expect_stale(p, "malloc_usable_size");
     (void)malloc_usable_size(p);
 }
+/* Memory of a live block that the program gives back to the kernel itself: its tags go with it. */
+static void run_given_back(self_t self) {
+    char* p = hide(memalign(4096, self->size));
+    memset(p, 1, self->size);
+    size_t usable = malloc_usable_size(p);
+    if (madvise((void*)address_of(p), self->size, MADV_DONTNEED) != 0) _exit(3);
+    expect_block("tag-mismatch", "write at byte 5000 of block", p, usable, "", p + 5000);
+    *(volatile char*)(p + 5000) = 1;
+}
 static void run_freed_usable(self_t self) {
     char* p = block_amid(self->size);
     free(p);
@@ -517,6 +527,8 @@ static const struct misuse cases[] = {
     {"double-free@5000", "call", run_double_free, 5000, 0},
     {"stale-free@5000", "call", run_stale_free, 5000, 0},
     {"untagged-free@5000", "call", run_untagged_free, 5000, 0},
+    {"given-back@16384", "access", run_given_back, 16384, 0},
+    {"given-back@65536", "access", run_given_back, 65536, 0},
     {"foreign-free@112", "call", run_foreign_free, 112, 0},
     {"foreign-free@1024", "call", run_foreign_free, 1024, 0},
     {"foreign-free@5000", "call", run_foreign_free, 5000, 0},

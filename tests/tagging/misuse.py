@@ -80,7 +80,7 @@ def judge_history(name, expected, lines):
         return None
     if not any("memory has tag" in line for line in lines) and " in " not in expected:
         return None
-    wanted = ["allocated"] if expected.startswith(("weir: tag-overflow", "weir: tag-underflow")) else ["allocated", "freed"]
+    wanted = ["allocated"] if expected.startswith(("weir: tag-overflow", "weir: tag-underflow", "weir: tag-mismatch: write")) else ["allocated", "freed"]
     who = {}
     for line in lines:
         by = re.fullmatch(r"weir:   (\w+) by thread [0-9]+", line)

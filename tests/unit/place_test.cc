@@ -65,6 +65,27 @@ TEST(Place, BlocksThatWereSortedByPage) {
     }));
 }
 
+// One whose first page other blocks are on, and whose last one has become a hole.
+TEST(Place, AFreedBlockThatReachesIntoAHoleIsFree) {
+    for (size_t size : {112u, 1008u})
+        EXPECT_FINE(in_child([=] {
+            size_t page = os_page_bytes();
+            std::vector<void*> p(65536 / size);
+            for (void*& q : p) q = unit_alloc(size);
+            auto is_to_go = [=](const void* q) {
+                size_t offset = at(q) % 65536;
+                return (offset + size - 1) / page >= 5 && offset / page <= 7;
+            };
+            unsigned gone = 0;
+            for (void* q : p) gone += is_to_go(q);
+            for (void* q : p)
+                if (is_to_go(q)) unit_free(q);
+            unit_collect();
+            EXPECT_GE(gone, 3 * page / size);
+            for (void* q : p) EXPECT_EQ(unit_place_at(q).free, is_to_go(q)) << at(q) % 65536;
+        }));
+}
+
 TEST(Place, WhatWasNeverGivenOutIsFree) {
     EXPECT_FINE(in_child([] {
         char* p = static_cast<char*>(unit_alloc(64));

@@ -118,6 +118,28 @@ TEST_F(Tags, AnAccessWithAWrongTagIsAFault) {
     EXPECT_TRUE(WIFSIGNALED(ended.status) && WTERMSIG(ended.status) == SIGSEGV) << ended.status;
 }
 
+TEST(TagStart, WhereTheKernelHasNoChoiceAutoIsAsync) {
+    constexpr unsigned both = OS_TAGS_SYNC | OS_TAGS_ASYNC;
+    constexpr char refused[] = "weir: option 'tagging' has no effect: the kernel refuses to compare tags\n";
+    auto start = [](unsigned wanted, unsigned refuses) {
+        return in_child([=] {
+            ASSERT_TRUE(os_tags_set(0)); // the tests may run with tags on
+            core_options.tagging = wanted;
+            os_tags_refused = refuses;
+            bool on = tag_start() != 0;
+            _exit(on ? 32 + static_cast<int>(os_tags_mode()) : 0);
+        });
+    };
+    Ended whole = start(both, 0); // of which user mode of the emulator makes sync
+    EXPECT_TRUE(whole.exited(32 + both) || whole.exited(32 + OS_TAGS_SYNC)) << whole.status;
+    EXPECT_TRUE(start(both, 1u << both).exited(32 + OS_TAGS_ASYNC));
+    EXPECT_TRUE(start(OS_TAGS_SYNC, 1u << both).exited(32 + OS_TAGS_SYNC));
+    Ended none = start(OS_TAGS_SYNC, ~0u);
+    EXPECT_TRUE(none.exited(0));
+    EXPECT_EQ(none.printed, refused);
+    EXPECT_EQ(start(both, ~0u).printed, refused);
+}
+
 #else
 
 TEST(TagNull, WhatWouldNeedTagsEndsTheProcess) {

@@ -26,6 +26,16 @@ enum {
     TAGS_ALLOWED = 0xfffe /* all but 0 */
 };
 
+#ifdef WEIR_TESTING
+WEIR_VAR uint32_t os_tags_refused;
+static bool tags_refused(uint32_t mode) { return (os_tags_refused >> mode & 1) != 0; }
+#else
+static inline bool tags_refused(uint32_t mode) {
+    (void)mode;
+    return false;
+}
+#endif
+
 WEIR_FN bool os_tags_exist(void) {
     if (!ARCH_HAS_TAGS || (getauxval(AT_HWCAP2) & TAGS_HWCAP2) == 0) return false;
     return os_call6(OS_OTHER, SYS_prctl, TAGGED_CONTROL_GET, 0, 0, 0, 0, 0) >= 0;
@@ -38,7 +48,7 @@ WEIR_FN uint32_t os_tags_mode(void) {
 
 WEIR_FN bool os_tags_set(uint32_t mode) {
     long word = TAGGED_ADDRESSES | (long)mode << TAGS_MODE_SHIFT | (long)TAGS_ALLOWED << TAGS_ALLOWED_SHIFT;
-    return os_call6(OS_OTHER, SYS_prctl, TAGGED_CONTROL_SET, word, 0, 0, 0, 0) == 0;
+    return !tags_refused(mode) && os_call6(OS_OTHER, SYS_prctl, TAGGED_CONTROL_SET, word, 0, 0, 0, 0) == 0;
 }
 
 WEIR_FN uint32_t os_tags_memory(void) { return TAGS_PROT; }
