@@ -48,16 +48,20 @@ TEST(Tagged, NeighboursDifferAndTheSlabEndsWithNobodysGranule) {
             EXPECT_LT(capacity * size, size_t{SLICE_BYTES});
             std::vector<void*> all;
             for (uint32_t i = 0; i < 3 * capacity; i++) all.push_back(unit_alloc(size));
-            for (void* p : all) {
-                EXPECT_TRUE(is_tagged(p, size));
-                uint32_t slot = static_cast<uint32_t>((address(p) % SLICE_BYTES) / size);
-                EXPECT_EQ(tag_of(p) & 1, slot & 1);
-                EXPECT_NE(memory_tag(static_cast<char*>(p) + size), tag_of(p)); // the next one's, or nobody's
-                if (slot + 1 == capacity) {
-                    EXPECT_EQ(memory_tag(static_cast<char*>(p) + size), 0u);
+            for (unsigned round = 0; round < 3; round++) {
+                for (void* p : all) {
+                    EXPECT_TRUE(is_tagged(p, size));
+                    uint32_t slot = static_cast<uint32_t>((address(p) % SLICE_BYTES) / size);
+                    EXPECT_EQ(tag_of(p) & 1, slot & 1);
+                    unsigned behind = memory_tag(static_cast<char*>(p) + size);
+                    EXPECT_NE(behind, tag_of(p)); // the next one's, or nobody's
+                    EXPECT_EQ(behind == 0, slot + 1 == capacity);
                 }
+                EXPECT_GT(unit_check_slabs(), 0);
+                for (size_t i = round; i < all.size(); i += 2) unit_free(all[i]);
+                EXPECT_GT(unit_check_slabs(), 0);
+                for (size_t i = round; i < all.size(); i += 2) all[i] = unit_alloc(size);
             }
-            EXPECT_GT(unit_check_slabs(), 0);
             for (void* p : all) unit_free(p);
             EXPECT_GT(unit_check_slabs(), 0);
         }));
