@@ -182,7 +182,7 @@ static void run_memalign_underflow(self_t self) {
     *at = 1;
 }
 
-/* ---- blocks of 64 KiB and more, between pages that may not be touched */
+/* ---- blocks above 64 KiB, between pages that may not be touched */
 
 static void run_large_overflow(self_t self) {
     char line[80];
