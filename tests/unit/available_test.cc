@@ -116,6 +116,7 @@ TEST(Available, WhoOnlyFreesKeepsNoBins) {
 // others.
 TEST(Available, FewBlocksServeWhoHasNoOthers) {
     EXPECT_FINE(in_child([] {
+        unit_attach(); // tags are to start in the first thread
         std::unique_ptr<Full> full;
         std::thread([&] {
             full = std::make_unique<Full>(256, 5);
