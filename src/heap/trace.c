@@ -50,7 +50,7 @@ WEIR_FN WEIR_COLD void trace_say(const char* what, const struct trace* trace) {
 
 WEIR_FN WEIR_COLD void trace_say_fault(const char* what, const struct os_fault* fault) {
     uintptr_t frames[TRACE_FRAMES_MAX];
-    uint32_t count = os_stack_take(frames, TRACE_FRAMES_MAX);
+    uint32_t count = fault->ends_handler ? 0 : os_stack_take(frames, TRACE_FRAMES_MAX);
     uint32_t at = 0;
     while (at < count && frames[at] != fault->code) at++; /* what is above it is the handler's */
     say_thread(what, os_thread_id());

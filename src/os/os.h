@@ -154,6 +154,7 @@ struct os_fault {
     uintptr_t address; /* 0: not known */
     uintptr_t pointer; /* the same with its tag, as far as the processor told */
     uintptr_t code;    /* of the instruction */
+    bool ends_handler; /* by which a signal handler returns: the stack there cannot be walked */
     enum os_access access;
 };
 /* Have faults at addresses in [start, start + bytes), or by tags, told to `tell`, in a signal handler: true
@@ -162,8 +163,8 @@ struct os_fault {
  * once, before there are threads. False: refused. */
 WEIR_FN bool os_fault_watch(const void* start, size_t bytes, bool (*tell)(const struct os_fault* fault));
 WEIR_FN bool os_fault_watch_tags(bool (*tell)(const struct os_fault* fault));
-/* Whether it is the one that this was last asked about: the program's handler returned, and the access is
- * tried again. For who has answered false before. */
+/* Whether it is the one that this was last asked about, and by this thread: the program's handler returned,
+ * and the access is tried again. For who has answered false before. */
 WEIR_FN bool os_fault_repeats(const struct os_fault* fault);
 /* In the child of a fork. */
 WEIR_FN void os_fault_forked(void);

@@ -20,6 +20,7 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
+#include <sys/time.h>
 #include <weir/pool.h>
 
 void* cxx_new(size_t size) __asm__("_Znwm");
@@ -253,6 +254,31 @@ static void run_freed_handled(self_t self) {
         run_large_freed(self);
     else
         run_freed(self);
+}
+/* A handler of another signal that reads a freed block, again and again, while the program works: told late,
+ * it may be told anywhere, also where the handler returns. */
+static char* volatile handler_block;
+static volatile unsigned handler_calls;
+static void handler_reads(int number) {
+    (void)number;
+    sink = *(volatile char*)handler_block;
+    handler_calls++;
+}
+static void run_freed_in_handler(self_t self) {
+    const struct itimerval often = {{0, 1000}, {0, 1000}};
+    handler_block = block_amid(self->size);
+    size_t usable = malloc_usable_size(handler_block);
+    free(handler_block);
+    expect_block("tag-use-after-free", "read at byte 0 of freed block", handler_block, usable, "",
+                 handler_block);
+    signal(SIGPROF, handler_reads);
+    setitimer(ITIMER_PROF, &often, NULL);
+    while (handler_calls < 300) {
+        char* p = malloc(500);
+        memset(p, 1, 500);
+        free(p);
+    }
+    signal(SIGPROF, SIG_IGN);
 }
 static void* thread_free(void* p) {
     free(p);
@@ -499,6 +525,7 @@ static const struct misuse cases[] = {
     {"double-free@3000000", "call", run_double_free, 3000000, 0},
     {"freed-write@16", "access", run_freed, 16, 0},
     {"freed-read@16", "access", run_freed_read, 16, 15},
+    {"freed-in-handler@112", "access", run_freed_in_handler, 112, 0},
     {"freed-handled@16", "access", run_freed_handled, 16, 0},
     {"freed-handled@100000", "access", run_freed_handled, 100000, 0},
     {"freed-remote@16", "access", run_freed_remote, 16, 0},

@@ -6,6 +6,7 @@
 #   async   at an access: the one line that can be said late, and SIGSEGV, but where a page may not be touched;
 #           at a call as above
 #   report  sync:on_error=report: the same line, and the program goes on and exits 0
+#   late    async:on_error=report: the line of async, and the program goes on
 #   history sync:tag_history=20000: as sync, and who allocated the block, and freed it, with stacks
 #
 # Where a case expects nothing, none of them may say a word. --self-test runs the cases without tags: then those
@@ -22,6 +23,7 @@ from concurrent.futures import ThreadPoolExecutor
 import emulator
 
 OPTIONS = {"off": "", "sync": "tagging=sync", "async": "tagging=async", "report": "tagging=sync:on_error=report",
+           "late": "tagging=async:on_error=report",
            "history": "tagging=sync:tag_history=20000"}
 SHOWN = 20  # failures, in full
 UNTAGGED = ("wrong-size", "double-free")  # found without tags as well
@@ -44,7 +46,7 @@ def judge(mode, ends, done):
     if not out or not out[0].startswith("expect"):
         return "no expectation; " + found
     expected = out[0].removeprefix("expect").strip()
-    if mode == "report" or ends == "none":
+    if mode in ("report", "late") or ends == "none":
         if done.returncode != 0 or out[-1] != "survived":
             return "it did not go on; " + found
     elif done.returncode != -(signal.SIGABRT if ends == "call" else signal.SIGSEGV):
@@ -52,7 +54,7 @@ def judge(mode, ends, done):
     if ends == "none":
         return "nothing should be said; " + found if lines else None
     details = [line.removeprefix("detail ") for line in out if line.startswith("detail ")]
-    if mode == "async" and details:
+    if mode in ("async", "late") and details:
         good, details = lines[:1] == [LATE], []
     else:
         good = bool(lines) and first_line_fits(expected, lines[0])
@@ -110,7 +112,7 @@ def main():
     emulator.arguments(parser)
     parser.add_argument("--bin", required=True, help="the tagging_misuse binary")
     parser.add_argument("--only", default="", help="only cases whose name matches this")
-    parser.add_argument("--modes", default="sync,async,report,history")
+    parser.add_argument("--modes", default="sync,async,report,late,history")
     parser.add_argument("--self-test", action="store_true", help="without tags: what needs them must fail")
     args = parser.parse_args()
     listing = subprocess.run(emulator.command(args, [args.bin, "--list"]), env=emulator.environment(""),

@@ -6,6 +6,7 @@
 #include <csignal>
 #include <sys/mman.h>
 #include <sys/syscall.h>
+#include <thread>
 
 namespace {
 
@@ -94,9 +95,12 @@ TEST_NATIVE(Watch, WhatTheWatcherDoesNotTakeIsThePrograms) {
 
 // A handler that returns and changes nothing.
 TEST_NATIVE(Watch, AFaultThatComesAgainIsKnown) {
-    const struct os_fault one = {OS_FAULT_TAG, 64, 64, 4096, OS_ACCESS_READ};
-    const struct os_fault elsewhere = {OS_FAULT_TAG, 80, 80, 4096, OS_ACCESS_READ};
-    const struct os_fault by_other_code = {OS_FAULT_TAG, 80, 80, 4100, OS_ACCESS_READ};
+    const struct os_fault one = {OS_FAULT_TAG, 64, 64, 4096, false, OS_ACCESS_READ};
+    const struct os_fault elsewhere = {OS_FAULT_TAG, 80, 80, 4096, false, OS_ACCESS_READ};
+    const struct os_fault by_other_code = {OS_FAULT_TAG, 80, 80, 4100, false, OS_ACCESS_READ};
+    EXPECT_FALSE(os_fault_repeats(&one));
+    EXPECT_TRUE(os_fault_repeats(&one));
+    std::thread([&] { EXPECT_FALSE(os_fault_repeats(&one)); }).join();
     EXPECT_FALSE(os_fault_repeats(&one));
     EXPECT_TRUE(os_fault_repeats(&one));
     EXPECT_FALSE(os_fault_repeats(&elsewhere));

@@ -22,6 +22,15 @@ struct arch_registers {
                      "mov %2, x29"                                                                           \
                      : "=&r"((r).code), "=&r"((r).stack), "=&r"((r).frame))
 
+/* Whether the instruction is one of the two by which a signal handler returns. The compiler's unwinder, which
+ * knows them by their looks, takes the frame of a signal that came between them for another one's. */
+WEIR_INLINE bool arch_ends_handler(uintptr_t code) {
+    const uint32_t number = 0xd2801168; /* mov x8, #139 */
+    const uint32_t call = 0xd4000001;   /* svc #0 */
+    const uint32_t* at = (const uint32_t*)code;
+    return (at[0] == number && at[1] == call) || (at[0] == call && at[-1] == number);
+}
+
 /* A return address without its signature: xpaclri, which processors without signatures pass over. */
 WEIR_INLINE uintptr_t arch_return_plain(uintptr_t address) {
     register uintptr_t x30 __asm__("x30") = address;

@@ -25,4 +25,9 @@ struct arch_registers {
 /* A return address without its signature. */
 WEIR_INLINE uintptr_t arch_return_plain(uintptr_t address) { return address; }
 
+WEIR_INLINE bool arch_ends_handler(uintptr_t code) {
+    (void)code;
+    return false;
+}
+
 #endif

@@ -180,14 +180,19 @@ static bool fault_is_told(int number, const siginfo_t* info, const void* context
     bool (*tell)(const struct os_fault*) = fault.kind == OS_FAULT_RANGE ? fault_tell : fault_tell_tag;
     if (tell == NULL) return false;
     fault_read(context, &fault);
+    /* No other fault is met there; and what lies there may be read then. */
+    fault.ends_handler = fault.kind == OS_FAULT_TAG_LATE && arch_ends_handler(fault.code);
     return tell(&fault);
 }
 
 /* Sync: relaxed; where two threads have faults in turns, both are new each time. */
 WEIR_FN bool os_fault_repeats(const struct os_fault* fault) {
+    static void* last_thread;
     static uintptr_t last_code;
     static uintptr_t last_pointer;
-    bool same = load_relaxed(&last_code) == fault->code && load_relaxed(&last_pointer) == fault->pointer;
+    bool same = load_relaxed(&last_thread) == arch_thread_pointer() &&
+                load_relaxed(&last_code) == fault->code && load_relaxed(&last_pointer) == fault->pointer;
+    store_relaxed(&last_thread, arch_thread_pointer());
     store_relaxed(&last_code, fault->code);
     store_relaxed(&last_pointer, fault->pointer);
     return same;
@@ -204,7 +209,9 @@ static void fault_handle(int number, siginfo_t* info, void* context) {
 /* ---- Weir's handler in the kernel */
 
 /* With the flags and the mask of what it stands before, so that that one runs on the same stack and with the
- * same signals blocked. Two threads that install at once: who comes last sees which action is the last. */
+ * same signals blocked. Where there is none all are, since a fault in another handler meanwhile would end the
+ * process in the middle of a report. Two threads that install at once: who comes last sees which action is
+ * the last. */
 static int handler_install(unsigned w) {
     for (;;) {
         const struct action_record* r = load_acquire(&action_now[w]);
@@ -212,7 +219,8 @@ static int handler_install(unsigned w) {
         uint32_t kept = SA_ONSTACK | SA_RESTART;
         if (action_is_handler(r)) kept = r->flags & (SA_ONSTACK | SA_RESTART | SA_NODEFER);
         own.sa_flags = (int)(kept | SA_SIGINFO | (fault_tell_tag != NULL ? FLAG_EXPOSE_TAG : 0));
-        __builtin_memcpy(&own.sa_mask, &r->mask, sizeof r->mask);
+        uint64_t mask = action_is_handler(r) ? r->mask : ~(uint64_t)0;
+        __builtin_memcpy(&own.sa_mask, &mask, sizeof mask);
         int result = os_action_next(watched_number[w], &own, NULL);
         if (result != 0 || load_acquire(&action_now[w]) == r) return result;
     }
