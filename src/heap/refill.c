@@ -266,8 +266,8 @@ static void active_drop(struct heap* h, unsigned c) {
     h->bins[c] = (struct bin){NULL, SLICE_BYTES};
 }
 
-/* So many countdowns have ended since the thread last needed a list: it only frees. */
-enum { FREES_ALONE = 16 };
+/* So many slabs have drained since the thread last needed a list: it only frees. */
+enum { FREES_ALONE = 2 };
 static bool frees_alone(const struct heap* h) {
     return h->settled_calls == h->slow_calls && h->settled_frees >= FREES_ALONE;
 }
@@ -510,14 +510,15 @@ WEIR_FN void heap_free_last(block_t* p, struct slice* s) {
     bool kept = false;
     bool held = available_hold(h, s);
     bool whole = s->rest == 0; /* the list starts with p, still, if it has any block */
-    if (!slab_lives_on(h, s)) {
+    bool drained = !slab_lives_on(h, s);
+    if (drained) {
         if (h->active[s->size_class] == s)
             kept = slab_keep(h, s->size_class, s);
         else
             slab_drained(h, s, whole ? p : s->free);
     }
     if (held) os_lock_give(&h->lock);
-    bins_settle(h);
+    if (drained) bins_settle(h);
     heap_leave(h);
     if (!kept) release_poke();
 }
