@@ -147,10 +147,12 @@ static bool slab_turn_over(struct heap* h, unsigned c, struct slice* s, bool kep
 }
 
 /* A list of a few blocks that turns over all the time costs more than it saves in memory: after some
- * turns the slab's next page joins it. */
+ * turns the slab's next page joins it. In a slab of some size fewer are few: what is used again is in the
+ * cache. */
 static void slab_widen(struct slice* s) {
-    enum { few = 16, often = 8, small = SMALL_MAX };
+    enum { small_slab = 16, few_of_larger = 4, often = 8, small = SMALL_MAX };
     if (slab_class(s)->bytes > small) return;
+    uint32_t few = s->built < small_slab ? small_slab : few_of_larger;
     if (slab_unsorted(s) >= few) s->turns = 0;
     if (s->turns++ < often) return;
     s->turns = 0;
