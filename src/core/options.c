@@ -101,6 +101,10 @@ static void option_warn(const char* text, size_t length, const char* middle, con
     os_write(2, line, t.length);
 }
 
+WEIR_FN void core_options_warn(const char* name, const char* what) {
+    option_warn(name, text_length(name, 64), "' ", what);
+}
+
 static size_t option_find(const char* name, size_t length) {
     for (size_t i = 0; i < option_count; i++)
         if (text_equal(name, length, option_rows[i].name)) return i;

@@ -32,6 +32,8 @@ WEIR_VAR_DECL struct core_options core_options;
 
 /* Read every source. Warnings (unknown name, value out of range) go to stderr, one line each. */
 WEIR_FN void core_options_start(void);
+/* A line on stderr: what is to be said of the option of this name, whose user is to know of it. */
+WEIR_FN void core_options_warn(const char* name, const char* what);
 /* Apply one string `name=value:name=value`. True when every part was understood. */
 WEIR_FN bool core_options_parse(const char* string);
 

@@ -127,18 +127,22 @@ WEIR_FN struct large_figures large_live(void) {
     return f;
 }
 
+/* The block that is kept, about to get another end; NULL: somebody took it. */
+static struct slice* large_take_kept(struct heap* h) {
+    heap_enter(h);
+    struct slice* s = large_unkeep(h);
+    heap_leave(h);
+    if (s != NULL) large_tail_take(s);
+    return s;
+}
+
 /* The block that is kept, if it has as many slices, with another end. */
 static void* large_alloc_resized(size_t bytes) {
     struct heap* h = heap_self();
     if (load_relaxed(&h->kept_large) == NULL) return NULL;
     if (large_slices(h->kept_large_bytes) != large_slices(bytes)) return NULL;
-    heap_enter(h);
-    struct slice* s = large_unkeep(h);
-    heap_leave(h);
-    if (s == NULL) return NULL;
-    size_t old_bytes = s->bytes;
-    large_tail_take(s);
-    return large_set_bytes(s, old_bytes, bytes);
+    struct slice* s = large_take_kept(h);
+    return s == NULL ? NULL : large_set_bytes(s, s->bytes, bytes);
 }
 
 /* ---- Blocks with fences: the one that is kept is inaccessible, its memory stays. */
@@ -151,13 +155,9 @@ static void* large_alloc_fenced(size_t bytes) {
     struct heap* h = heap_self();
     if (load_relaxed(&h->kept_large) == NULL || h->kept_large_bytes != LARGE_FENCED) return NULL;
     if (fence_slices(h->kept_fenced_bytes) != fence_slices(bytes)) return NULL;
-    heap_enter(h);
-    struct slice* s = large_unkeep(h);
-    heap_leave(h);
+    struct slice* s = large_take_kept(h);
     if (s == NULL) return NULL;
-    size_t old_bytes = s->bytes;
-    large_tail_take(s);
-    if (fence_open(s, bytes)) return large_set_bytes(s, old_bytes, bytes);
+    if (fence_open(s, bytes)) return large_set_bytes(s, s->bytes, bytes);
     large_publish(s);
     large_gone(s);
     return NULL;

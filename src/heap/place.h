@@ -11,8 +11,8 @@
 
 #include "page/slice.h"
 
-/*  GAP: between blocks and beside them, where none can lie: a slab's end, a fence, what is behind a large
- * block NONE: no block is there any more, or was yet */
+/* GAP: between blocks and beside them, where none can lie: a slab's end, a fence, what is behind a large
+ * block. NONE: no block is there any more, or was yet. */
 enum place_kind { PLACE_BLOCK, PLACE_GAP, PLACE_NONE };
 struct heap_place {
     enum place_kind kind;

@@ -90,11 +90,14 @@ struct pool {
  *
  *  loaded    the magazine that the cache's words point into: base = objects, end = base + capacity,
  *            base + fill = top; NULL: top == base == end, and every call is slow
- *            Where memory is tagged each object gets another tag when it is put, which nobody does inline:
- * the words are `own`, and where inline paths look there are none. previous  one that is empty or full, so
- * that a run of the same calls moves one magazine per `capacity`; none where the storage is `single` Sync:
- * the thread; in, out and held relaxed for statistics, with `version` odd while they and the words do not fit
- * together. Under pools_lock: who makes and ends entries. */
+ *  previous  one that is empty or full, so that a run of the same calls moves one magazine per `capacity`;
+ *            none where the storage is `single`
+ *
+ * Where memory is tagged each object gets another tag when it is put, which nobody does inline: the words are
+ * `own`, and where inline paths look there are none.
+ *
+ * Sync: the thread; in, out and held relaxed for statistics, with `version` odd while they and the words do
+ * not fit together. Under pools_lock: who makes and ends entries. */
 struct pool_entry {
     struct weir_pool_cache own;    /* the words, for a pool that has none in TLS */
     struct weir_pool_cache* cache; /* where inline paths look: &own, the program's words, or none */

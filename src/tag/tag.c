@@ -4,27 +4,17 @@
  */
 #include "tag/tag.h"
 
-#include "base/text.h"
 #include "core/options.h"
 #include "os/os.h"
 
 WEIR_VAR struct tag_state tag_state;
-
-static void tag_warn(const char* what) {
-    char line[256];
-    struct text t = text_make(line, sizeof line - 1);
-    text_string(&t, "weir: option 'tagging' ");
-    text_string(&t, what);
-    line[t.length++] = '\n';
-    os_write(2, line, t.length);
-}
 
 WEIR_FN uint32_t tag_start(void) {
     uint32_t wanted = (uint32_t)core_options.tagging; /* the words are in the order of the bits */
     static_assert(OS_TAGS_SYNC == 1 && OS_TAGS_ASYNC == 2, "off|sync|async|auto");
     if (wanted == 0) return 0;
     if (!config_tags || !os_tags_exist()) {
-        tag_warn("has no effect: this processor, kernel or build has no memory tags");
+        core_options_warn("tagging", "has no effect: this processor, kernel or build has no memory tags");
         return 0;
     }
     uint32_t mode = os_tags_mode();
@@ -34,10 +24,11 @@ WEIR_FN uint32_t tag_start(void) {
     bool set = os_tags_set(mode);
     if (!set && mode == (OS_TAGS_SYNC | OS_TAGS_ASYNC)) set = os_tags_set(mode = OS_TAGS_ASYNC);
     if (!set) {
-        tag_warn("has no effect: the kernel refuses to compare tags");
+        core_options_warn("tagging", "has no effect: the kernel refuses to compare tags");
         return 0;
     }
-    if (os_thread_count() > 1) tag_warn("comes late: threads that run already do not compare tags");
+    if (os_thread_count() > 1)
+        core_options_warn("tagging", "comes late: threads that run already do not compare tags");
     tag_state.mode = mode;
     tag_state.on = true;
     return os_tags_memory();
