@@ -494,26 +494,53 @@ static bool build_take(const struct view* v, bool clean, uint32_t* from, uint32_
     return holes_take(v, from, to);
 }
 
+/* Link blocks [block, end), which lie on the page as a whole. Returns where the next one's address goes. */
+static block_t** build_run(const struct view* v, uint32_t page, uint32_t block, uint32_t end,
+                           block_t** link) {
+    uint32_t bytes = v->class->bytes;
+    uintptr_t address = slice_address(v->slab) + (size_t)block * bytes;
+    record_of(v, page)->used[index_of(v, page)] += (uint16_t)(end - block);
+    for (; block < end; block++, address += bytes) {
+        *link = (block_t*)address;
+        link = &(*link)->next;
+    }
+    return link;
+}
+
+/* Link a block, unless a page that it touches is a hole. */
+static block_t** build_one(const struct view* v, uint32_t block, block_t** link) {
+    if (block_has_hole(v, block)) return link;
+    uint32_t home = block_home(v, block);
+    record_of(v, home)->used[index_of(v, home)]++;
+    block_cross(v, block, home, true);
+    *link = block_at(v, block);
+    if (config_tags && v->tagged) *link = tagged_build(v->slab, *link, block);
+    return &(*link)->next;
+}
+
 /* Link the blocks that touch pages [from, to], which were holes, and no other hole. Returns their number. */
 static uint32_t build_blocks(const struct view* v, uint32_t from, uint32_t to, block_t** first) {
-    uint32_t count = 0;
+    uint32_t built = 0;
     uint32_t end = page_block(v, to + 1);
+    uint32_t run = page_first(v, from); /* the blocks that lie on the page as a whole */
+    uint32_t run_end = end < v->class->capacity ? end : v->class->capacity;
+    if (from != to || run > run_end || (config_tags && v->tagged)) run = run_end = 0;
     if (end < v->class->capacity && block_home(v, end) <= to) end++;
     if (end > v->class->capacity) end = v->class->capacity;
     block_t** link = first;
-    for (uint32_t block = page_block(v, from); block < end; block++) {
-        uint32_t home = block_home(v, block);
-        bool inside = home >= from && block_end(v, block) <= to;
-        if (!inside && block_has_hole(v, block)) continue;
-        record_of(v, home)->used[index_of(v, home)]++;
-        block_cross(v, block, home, true);
-        *link = block_at(v, block);
-        if (config_tags && v->tagged) *link = tagged_build(v->slab, *link, block);
-        link = &(*link)->next;
-        count++;
+    for (uint32_t block = page_block(v, from); block < end;) {
+        block_t** before = link;
+        if (block == run && run != run_end) {
+            link = build_run(v, from, run, run_end, link);
+            built += run_end - run;
+            block = run_end;
+        } else {
+            link = build_one(v, block++, link);
+            built += link != before ? 1 : 0;
+        }
     }
     *link = NULL;
-    return count;
+    return built;
 }
 
 WEIR_FN block_t* slab_build(struct slice* s, bool clean, uint32_t* count) {
