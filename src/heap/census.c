@@ -67,6 +67,7 @@ static void census_chunks(struct census* t) {
 }
 
 WEIR_FN void census_take(struct census* t) {
+    heaps_unpark(true); /* what is in their bins counts as live otherwise */
     *t = (struct census){0};
     span_visit(census_slice, t);
     census_chunks(t);

@@ -125,7 +125,8 @@ struct heap {
     /* Registry; Sync: heaps_lock. */
     struct heap* registry_next;
     struct heap* spare_next;
-    int tid; /* relaxed atomic; 0: spare */
+    uint64_t parked_bytes; /* what it adds to release_parked; 0: it is not parked */
+    int tid;               /* relaxed atomic; 0: spare */
     uint32_t id;
 };
 
@@ -200,6 +201,9 @@ WEIR_FN struct heap* heap_attach(void);
  * blocked, as libc would block them next: a thread that unblocks one takes what the process has pending, also
  * what the kernel is just waking another thread for. */
 WEIR_FN void heap_detach(const char* call, bool ends);
+/* Empty out the heaps that wait for another thread; but for `all`, those that waited since the look before
+ * the last. With no lock held. */
+WEIR_FN void heaps_unpark(bool all);
 /* Give back what the calling thread's heap caches: outboxes, remote frees, empty slabs. */
 WEIR_FN void heap_collect(void);
 /* Between these, lists and counts of the heap need not agree. A signal handler that forks in the middle

@@ -48,6 +48,13 @@ static bool started;
 static int registry_process; /* the process that `tid`s belong to */
 enum { TID_UNKNOWN = -1 };
 
+/* Heaps of threads that ended, with all that they had: the next thread has the last one. Sync: heaps_lock;
+ * the head is also read relaxed, to skip the lock. */
+static struct heap* parked;
+static uint32_t parked_count;
+/* What a heap that is parked may have at most, and all of them together. */
+enum { PARKED_MAX = 64, PARKED_BYTES_EACH = 1 << 20, PARKED_BYTES_ALL = 8 << 20 };
+
 static void heap_reset(struct heap* h) {
     for (unsigned c = 0; c < CLASS_COUNT; c++) {
         h->bins[c] = (struct bin){NULL, SLICE_BYTES};
@@ -81,9 +88,20 @@ static void heap_reset(struct heap* h) {
     h->exposed_handed_out = 0;
     guard_heap_reset(h);
     h->owed = 0;
+    h->parked_bytes = 0;
     h->visited = NULL;
     store_relaxed(&h->visit_calls, (uint64_t)0);
     store_relaxed(&h->visit_idle, false);
+}
+
+/* Under heaps_lock: a heap is in a thread's hands, or no more. */
+static void heap_count_live(bool live) {
+    if (!live) {
+        sub_relaxed(&heap_totals.heaps_live, 1);
+        return;
+    }
+    uint64_t now = add_relaxed(&heap_totals.heaps_live, 1) + 1;
+    if (now > load_relaxed(&heap_totals.heaps_peak)) store_relaxed(&heap_totals.heaps_peak, now);
 }
 
 /* Under heaps_lock: move the figures of an ended heap to the totals and let another thread have it. */
@@ -93,7 +111,7 @@ static void heap_retire(struct heap* h) {
     add_relaxed(&heap_totals.slow_calls, h->slow_calls);
     add_relaxed(&heap_totals.large_allocs, h->kept_large_turns);
     add_relaxed(&heap_totals.large_frees, h->kept_large_turns);
-    sub_relaxed(&heap_totals.heaps_live, 1);
+    if (h->parked_bytes == 0) heap_count_live(false); /* others are in nobody's hands */
     store_relaxed(&h->handed_out, 0);
     store_relaxed(&h->remote_frees, 0);
     store_relaxed(&h->slow_calls, 0);
@@ -123,6 +141,71 @@ static void heap_disband(struct heap* h, const char* call) {
     h->kept_bytes = h->closed_bytes = 0;
 }
 
+/* Whether the heap of a thread that ends is now the next one's as it is. Not where nobody would come by to
+ * empty it out if there is no next one. What it has counts as something that a look is to see to. */
+static bool heap_parks(struct heap* h) {
+    uint32_t state = load_relaxed(&release_state);
+    if (state == RELEASE_OFF || state == RELEASE_ALONE || full_is_on()) return false;
+    outbox_flush_all(h);
+    large_drop(h);
+    uint64_t bytes = load_relaxed(&h->slab_bytes);
+    os_lock_take(&heaps_lock);
+    bool parks = load_relaxed(&os_sandbox_is_own) == 0 && parked_count < PARKED_MAX &&
+                 bytes <= PARKED_BYTES_EACH && bytes + load_relaxed(&release_parked) <= PARKED_BYTES_ALL;
+    if (parks) {
+        h->parked_bytes = bytes + h->kept_medium_bytes + 1;
+        add_relaxed(&release_parked, h->parked_bytes);
+        heap_count_live(false);
+        store_relaxed(&h->tid, 0);
+        h->spare_next = parked;
+        store_relaxed(&parked, h);
+        parked_count++;
+    }
+    os_lock_give(&heaps_lock);
+    return parks;
+}
+
+/* Under heaps_lock: take a parked heap off the list. */
+static struct heap* heap_unpark(struct heap** link) {
+    struct heap* h = *link;
+    store_relaxed(link, h->spare_next);
+    parked_count--;
+    sub_relaxed(&release_parked, h->parked_bytes);
+    h->parked_bytes = 0;
+    heap_count_live(true);
+    return h;
+}
+
+WEIR_FN void heaps_unpark(bool all) {
+    /* Relaxed: one that is missed is found next time. */
+    if (load_relaxed(&parked) == NULL || load_relaxed(&os_sandbox_is_own) != 0) return;
+    /* A handler that forked here would leave its child a heap that is half given away. */
+    uint64_t signals;
+    bool blocked = os_signals_block(&signals);
+    for (;;) {
+        os_lock_take(&heaps_lock);
+        struct heap** link = &parked;
+        while (!all && *link != NULL && !load_relaxed(&(*link)->visit_idle)) link = &(*link)->spare_next;
+        struct heap* h = *link == NULL ? NULL : heap_unpark(link);
+        if (h != NULL) store_relaxed(&h->tid, TID_UNKNOWN);
+        os_lock_give(&heaps_lock);
+        if (h == NULL) break;
+        heap_disband(h, "thread exit");
+        os_lock_take(&heaps_lock);
+        heap_retire(h);
+        os_lock_give(&heaps_lock);
+    }
+    if (blocked) os_signals_restore(signals);
+}
+
+/* In a child that is made without fork handlers, and where the list may be half changed: parked heaps are
+ * nobody's to take. */
+static void parked_forget(void) {
+    parked = NULL;
+    parked_count = 0;
+    store_relaxed(&release_parked, (uint64_t)0);
+}
+
 /* Under heaps_lock: heaps of threads that ended after their exit hook had run. No handler may fork while one
  * of them is half given away. */
 static void registry_sweep(void) {
@@ -147,7 +230,8 @@ static void registry_check_process(void) {
     int process = os_process_id();
     if (process == registry_process) return;
     for (struct heap* h = registry; h != NULL; h = h->registry_next)
-        if (load_relaxed(&h->tid) != 0) store_relaxed(&h->tid, TID_UNKNOWN);
+        if (load_relaxed(&h->tid) != 0 || h->parked_bytes != 0) store_relaxed(&h->tid, TID_UNKNOWN);
+    parked_forget();
     registry_process = process;
 }
 
@@ -156,6 +240,11 @@ static struct heap* heap_take(int tid) {
     /* Thread ids are reused: a heap under our own id was left by a thread that is gone. */
     for (struct heap* h = registry; h != NULL && tid != 0; h = h->registry_next)
         if (load_relaxed(&h->tid) == tid) return h;
+    if (parked != NULL) {
+        struct heap* h = heap_unpark(&parked);
+        store_relaxed(&h->tid, tid);
+        return h;
+    }
     if (spares == NULL && registry_count >= sweep_at) registry_sweep();
     struct heap* h = spares;
     if (h != NULL) {
@@ -172,10 +261,20 @@ static struct heap* heap_take(int tid) {
         store_release(&registry, h); /* publishes the record to registry_visit */
     }
     store_relaxed(&h->tid, tid);
-    uint64_t live = add_relaxed(&heap_totals.heaps_live, 1) + 1;
-    if (live > load_relaxed(&heap_totals.heaps_peak)) store_relaxed(&heap_totals.heaps_peak, live);
+    heap_count_live(true);
     store_relaxed(&heap_totals.heaps_made, registry_count);
     return h;
+}
+
+/* What was being changed while this process was made: what it led to is found again, or stays unused. */
+static void registry_repair(struct heap* self) {
+    orphans_forget();
+    spares = NULL;
+    for (struct heap* h = registry; h != NULL; h = h->registry_next) {
+        if (h == self || load_relaxed(&h->tid) != 0 || h->parked_bytes != 0) continue;
+        h->spare_next = spares;
+        spares = h;
+    }
 }
 
 static void slab_list_again(struct slice* s, void* heap) {
@@ -188,6 +287,10 @@ static void slab_list_again(struct slice* s, void* heap) {
  * is put right. Of a slab that it was sorting all blocks count as in use. */
 static void (*lock_left_below)(struct os_lock* lock);
 static void heap_lock_left(struct os_lock* lock) {
+    if (lock == &heaps_lock) {
+        parked_forget();
+        registry_repair(heap_self());
+    }
     if (lock->rank == LOCK_ARENA) arena_lock_left(lock);
     if (lock->rank == LOCK_HEAP) {
         struct heap* h = (struct heap*)((char*)lock - offsetof(struct heap, lock));
@@ -247,16 +350,19 @@ WEIR_FN void heap_detach(const char* call, bool ends) {
     /* No allocation under way here is to find the heap again by the thread's id. */
     store_relaxed(&h->tid, TID_UNKNOWN);
     arch_thread_word_set(&heap_empty);
-    heap_disband(h, call);
-    os_lock_take(&heaps_lock);
-    heap_retire(h);
-    os_lock_give(&heaps_lock);
+    if (!ends || !heap_parks(h)) {
+        heap_disband(h, call);
+        os_lock_take(&heaps_lock);
+        heap_retire(h);
+        os_lock_give(&heaps_lock);
+    }
     if (blocked && !ends) os_signals_restore(signals);
     release_poke();
 }
 
 WEIR_FN void heap_collect(void) {
     struct heap* h = heap_self();
+    heaps_unpark(true);
     if (h == &heap_empty) return;
     heap_enter(h);
     outbox_flush_all(h);
@@ -300,6 +406,8 @@ WEIR_FN void heap_fork_prepare(void) {
     bool may_wait = !os_lock_is_mine(&page_lock) && !os_lock_is_mine(&release_lock) && !arena_is_mine();
     for (struct heap* h = registry_first(); h != NULL && may_wait; h = h->registry_next)
         may_wait = !os_lock_is_mine(&h->lock);
+    /* What lies free in them is the child's that way. */
+    if (may_wait && !os_lock_is_mine(&heaps_lock)) heaps_unpark(true);
     bool have_heaps = fork_take(&heaps_lock, may_wait);
     bool have_own = fork_take(&self->lock, may_wait);
     os_lock_take(&page_lock);
@@ -337,17 +445,6 @@ static void slab_leave_behind(struct slice* s, void* survivor) {
     store_relaxed(&s->listed, (uint8_t)0);
     store_relaxed(&s->owner, NULL);
     store_release(&s->remote, REMOTE_UNOWNED);
-}
-
-/* What was being changed while this process was made: what it led to is found again, or stays unused. */
-static void registry_repair(struct heap* self) {
-    orphans_forget();
-    spares = NULL;
-    for (struct heap* h = registry; h != NULL; h = h->registry_next) {
-        if (h == self || load_relaxed(&h->tid) != 0) continue;
-        h->spare_next = spares;
-        spares = h;
-    }
 }
 
 static void heap_set_aside(struct heap* h) {
@@ -393,10 +490,11 @@ WEIR_FN void heap_fork_child(void) {
     arena_fork_child();
     if (!fork_has_heaps_lock) registry_repair(self);
     if (!fork_has_own_lock) available_unlist_all(self);
-    if (!clean || load_relaxed(&heap_totals.heaps_live) != (self == &heap_empty ? 0 : 1)) {
+    if (!clean || parked != NULL || load_relaxed(&heap_totals.heaps_live) != (self == &heap_empty ? 0 : 1)) {
+        parked_forget();
         span_visit_records(slab_leave_behind, self);
         for (struct heap* h = registry; h != NULL; h = h->registry_next)
-            if (h != self && load_relaxed(&h->tid) != 0 && !h->set_aside) {
+            if (h != self && (load_relaxed(&h->tid) != 0 || h->parked_bytes != 0) && !h->set_aside) {
                 /* Not into lists that are half changed: they would not be there any more for the call. */
                 if (!torn && !arena_is_mine()) medium_drop_all(h);
                 if (!torn) large_drop(h);

@@ -60,6 +60,7 @@ WEIR_FN void heaps_visit(bool all) {
     if (all) store_relaxed(&release_owed, (uint64_t)0);
     arena_publish_all();
     if (!all) registry_look();
+    heaps_unpark(all);
     for (struct heap* h = registry_first(); h != NULL; h = h->registry_next)
         if (all || load_relaxed(&h->visit_idle)) large_drop(h);
     for (uint32_t row = 0; region_visit(row, all);) row++;

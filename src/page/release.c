@@ -34,6 +34,7 @@ WEIR_VAR struct os_lock release_lock = {.rank = LOCK_RELEASE};
 WEIR_VAR uint32_t release_state;
 WEIR_VAR uint32_t release_busy;
 WEIR_VAR uint64_t release_owed;
+WEIR_VAR uint64_t release_parked;
 WEIR_VAR void (*release_look_hook)(bool all);
 WEIR_VAR void (*release_tick_hook)(void);
 WEIR_VAR uint64_t (*release_above_hook)(uint64_t* shrunk);
@@ -454,7 +455,7 @@ static uint64_t returnable(void) {
     uint64_t bytes = free_bytes();
     uint64_t refused = load_relaxed(&refused_bytes);
     return (bytes > refused ? bytes - refused : 0) + load_relaxed(&release_owed) +
-           load_relaxed(&release_above);
+           load_relaxed(&release_parked) + load_relaxed(&release_above);
 }
 
 /* Without a helper for a while. */
@@ -559,7 +560,7 @@ static void alone_tick(void) {
     uint32_t calls = load_relaxed(&alone_calls) + 1;
     store_relaxed(&alone_calls, calls);
     if (calls % ALONE_CALLS != 0 || !alone_window_ended(calls)) return;
-    if (free_bytes() + load_relaxed(&release_owed) != 0) alone_pass();
+    if (free_bytes() + load_relaxed(&release_owed) + load_relaxed(&release_parked) != 0) alone_pass();
     uint32_t left = load_relaxed(&alone_left);
     store_relaxed(&alone_left, left - 1);
     uint32_t expected = RELEASE_ALONE;

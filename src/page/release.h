@@ -35,6 +35,8 @@ WEIR_VAR_DECL uint32_t release_busy;  /* Sync: relaxed; something was poked sinc
 
 /* Bytes of blocks that threads freed for others, and that nobody looked at since. Sync: relaxed atomic. */
 WEIR_VAR_DECL uint64_t release_owed;
+/* Bytes in heaps of ended threads, which a look empties out. Sync: relaxed atomic. */
+WEIR_VAR_DECL uint64_t release_parked;
 /* Called before a pass, with no lock of a rank from LOCK_HEAP on held: make holes of what threads that do
  * nothing hold, or, with `all`, any thread. Set by the heap layer. */
 WEIR_VAR_DECL void (*release_look_hook)(bool all);

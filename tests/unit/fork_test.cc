@@ -9,6 +9,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <memory>
+#include <sys/syscall.h>
 #include <thread>
 
 namespace {
@@ -122,6 +123,68 @@ static bool purge_waits(enum os_call call) {
     while (purge_state == 1) usleep(100);
     return false;
 }
+// What lies free in the heap of a thread that ended is the child's as well, and the parent's.
+TEST(Fork, AfterAThreadEnded) {
+    EXPECT_FINE(in_child([] {
+        unit_attach();
+        Blocks blocks;
+        std::thread([&] {
+            Random random(1);
+            for (int i = 0; i < 500; i++) blocks.alloc(16 + random.below(500));
+            for (int i = 0; i < 250; i++) blocks.free(random.below(blocks.all.size()));
+            unit_end();
+        }).join();
+        EXPECT_GT(unit_parked(), 0u);
+        EXPECT_EQ(forked([&] {
+                      EXPECT_EQ(unit_parked(), 0u);
+                      EXPECT_EQ(unit_heaps_live(), 1u);
+                      struct unit_figures f;
+                      unit_census(&f);
+                      EXPECT_EQ(f.live_blocks, 250u);
+                      blocks.free_all();
+                      expect_usable_heap(1000);
+                      expect_nothing_left();
+                  }),
+                  0);
+        blocks.free_all();
+        expect_nothing_left();
+    }));
+}
+
+// A child that no handler saw has the live blocks; the heap of the thread that ended is nobody's there.
+TEST(Fork, UnseenAfterAThreadEnded) {
+    EXPECT_FINE(in_child([] {
+        unit_attach();
+        Blocks blocks;
+        struct heap* left = nullptr;
+        std::thread([&] {
+            for (int i = 0; i < 500; i++) blocks.alloc(100);
+            left = unit_self();
+            unit_end();
+        }).join();
+        EXPECT_GT(unit_parked(), 0u);
+        fflush(stdout);
+        pid_t pid = static_cast<pid_t>(syscall(SYS_clone, SIGCHLD, 0, 0, 0, 0));
+        if (pid == 0) {
+            alarm(100);
+            std::thread([&] {
+                unit_free(unit_alloc(100));
+                EXPECT_NE(unit_self(), left);
+                blocks.free_all();
+                EXPECT_EQ(unit_parked(), 0u);
+                unit_end();
+            }).join();
+            fflush(stdout);
+            _exit(::testing::Test::HasFailure() ? 1 : 0);
+        }
+        int status = -1;
+        waitpid(pid, &status, 0);
+        EXPECT_EQ(status, 0);
+        blocks.free_all();
+        expect_nothing_left();
+    }));
+}
+
 TEST(Fork, InTheMiddleOfAnothersPurge) {
     EXPECT_FINE(in_child([] {
         setenv("WEIR_OPTIONS", "release=off", 1);

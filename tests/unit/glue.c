@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "heap/census.h"
+#include "heap/registry.h"
 #include "heap/guard.h"
 #include "heap/history.h"
 #include "heap/place.h"
@@ -18,6 +19,7 @@
 #include "heap/visit.h"
 #include "os/os.h"
 #include "page/hole.h"
+#include "page/release.h"
 #include "page/span.h"
 #include "tag/tag.h"
 
@@ -72,6 +74,14 @@ uint64_t unit_guard_live_bytes(void) { return guard_figures_get().live_bytes; }
 
 struct heap* unit_attach(void) { return heap_attach(); }
 void unit_detach(void) { heap_detach("thread exit", false); }
+void unit_end(void) { heap_detach("thread exit", true); }
+uint64_t unit_parked(void) { return load_relaxed(&release_parked); }
+unsigned unit_parked_count(void) {
+    unsigned count = 0;
+    for (const struct heap* h = registry_first(); h != NULL; h = h->registry_next)
+        count += h->parked_bytes != 0;
+    return count;
+}
 uint64_t unit_large_bytes(void) { return large_live().bytes; }
 void unit_large_drop(struct heap* h) { large_drop(h); }
 void unit_large_free(const void* p) { large_free(slice_find(p), "free"); }
