@@ -128,20 +128,29 @@ static void list_merge(struct slice* s, uint32_t slices, enum span_state state, 
     list_insert(s, slices, state, clean);
 }
 
-/* First fit in the smallest lists that can hold it. `slack`: slices that alignment may cost. */
+/* The smallest of the first spans of a list that holds `slices`. */
+static struct slice* list_smallest(struct slice* s, size_t slices) {
+    struct slice* best = NULL;
+    for (unsigned i = 0; s != NULL && i < BUCKET_SCAN; s = s->next, i++)
+        if (s->span_slices >= slices && (best == NULL || s->span_slices < best->span_slices)) best = s;
+    return best;
+}
+
+/* Best fit, as far as a look at the first spans of a list tells. */
 static struct slice* list_find(enum span_state state, size_t slices) {
     struct span_lists* l = &span_lists[state];
     unsigned b = bucket_of(slices);
     if (b >= BUCKET_EXACT) {
-        struct slice* s = l->head[b];
-        for (unsigned i = 0; s != NULL && i < BUCKET_SCAN; s = s->next, i++)
-            if (s->span_slices >= slices) return s;
+        struct slice* s = list_smallest(l->head[b], slices);
+        if (s != NULL) return s;
         b++;
     }
     for (unsigned word = b / 64; word < BUCKET_COUNT / 64; word++) {
         uint64_t bits = l->used[word];
         if (word == b / 64) bits &= ~0ull << (b % 64);
-        if (bits != 0) return l->head[word * 64 + bit_low(bits)];
+        if (bits == 0) continue;
+        b = word * 64 + bit_low(bits);
+        return b < BUCKET_EXACT ? l->head[b] : list_smallest(l->head[b], slices);
     }
     return NULL;
 }
@@ -157,9 +166,10 @@ static void span_give_out(struct slice* s, size_t slices) {
     store_relaxed(&s->kind, (uint8_t)SLICE_META);
 }
 
-/* What is known of the pages of a span that is given out: its slices' words say it; or, where they are 0,
- * each of them would say `each`. */
+/* What is known of the pages of a span that is given out. The first `dirty` slices were a dirty span's: where
+ * `words`, their own words say it, else nothing is known. Each of the others would say `each`. */
 struct known {
+    size_t dirty;
     bool words;
     uint64_t each;
 };
@@ -169,16 +179,17 @@ static uint64_t known_purged(void) { return known_fresh() | (uint64_t)hole_all()
 
 /* Where a large block has it. True: all reads as zero. */
 static bool known_to_block(const struct slice* s, size_t slices, struct known k) {
-    if (k.words) return hole_to_block(s, slices);
-    store_relaxed(&slice_pages(s)->state, k.each);
-    if (k.each == known_purged()) release_refaulted((slices - 1) << SLICE_SHIFT);
-    return k.each != 0;
+    uint64_t behind = k.dirty == slices ? 0 : k.each;
+    if (k.words) return hole_to_block(s, k.dirty, behind);
+    store_relaxed(&slice_pages(s)->state, behind);
+    if (behind == known_purged()) release_refaulted((slices - 1) << SLICE_SHIFT);
+    return k.dirty == 0;
 }
 
 static void known_to_slab(const struct slice* s, size_t slices, struct known k) {
     for (size_t i = 0; i < slices; i++) {
         uint64_t* word = &slice_pages(s)[i].state;
-        store_relaxed(word, (k.words ? load_relaxed(word) : k.each) | hole_all());
+        store_relaxed(word, (i < k.dirty ? load_relaxed(word) : k.each) | hole_all());
     }
 }
 
@@ -202,7 +213,7 @@ static struct slice* span_cut(struct slice* s, size_t skip, size_t slices, struc
         rest->region = region;
         list_merge(rest, (uint32_t)(all - skip - slices), state, clean - before - inside);
     }
-    *k = (struct known){inside != 0, state == SPAN_DIRTY ? 0 : known_purged()};
+    *k = (struct known){state == SPAN_DIRTY ? slices : 0, inside != 0, known_purged()};
     span_give_out(start, slices);
     dirty_was_taken();
     return start;
@@ -223,6 +234,30 @@ static struct slice* span_from_lists(size_t slices, size_t align_slices, struct 
         if (cut != NULL) return cut;
     }
     return NULL;
+}
+
+/* The free span that ends at the region's frontier; NULL: none does. */
+static struct slice* span_at_end(const struct region* r) {
+    if (r->base == 0 || r->frontier == r->first) return NULL;
+    struct slice* s = region_slices(r) + r->frontier - 1;
+    if (load_relaxed(&s->kind) == SLICE_FREE_END) s -= s->back;
+    return load_relaxed(&s->kind) == SLICE_FREE ? s : NULL;
+}
+
+/* Such a span, which is too small, with as much behind it as is lacking: fewer pages are touched for the
+ * first time, and none of the free ones is left over. */
+static struct slice* span_from_end(struct region* r, size_t slices, struct known* k) {
+    struct slice* s = span_at_end(r);
+    if (s == NULL || s->state == SPAN_UNCOMMITTED || s->span_slices >= slices || slices > r->slices)
+        return NULL;
+    size_t more = slices - s->span_slices;
+    if (!region_extend(r, (uint32_t)more)) return NULL;
+    *k = (struct known){s->state == SPAN_DIRTY ? s->span_slices : 0, s->clean != 0, known_fresh()};
+    list_remove(s);
+    span_give_out(s, slices);
+    dirty_was_taken();
+    release_grew(more << SLICE_SHIFT);
+    return s;
 }
 
 static struct slice* span_from_frontier(struct region* r, size_t slices, size_t align_slices) {
@@ -251,7 +286,10 @@ WEIR_FN bool span_is_plausible(size_t fresh_slices) {
 static struct slice* span_try(size_t slices, size_t align_slices, struct known* k) {
     struct slice* s = span_from_lists(slices, align_slices, k);
     if (s != NULL || !span_is_plausible(slices)) return s;
-    *k = (struct known){false, known_fresh()};
+    for (uint32_t row = 0; row < region_count && align_slices == 1 && s == NULL; row++)
+        s = span_from_end(&regions[row], slices, k);
+    if (s != NULL) return s;
+    *k = (struct known){0, false, known_fresh()};
     for (uint32_t row = 0; row < region_count && s == NULL; row++)
         s = span_from_frontier(&regions[row], slices, align_slices);
     return s;
@@ -401,7 +439,7 @@ static struct slice* span_alloc_locked(size_t slices, size_t align_slices, struc
     if (!span_is_plausible(slices)) return NULL;
     struct region* r = region_add((uint32_t)(slices + align_slices - 1));
     if (r != NULL) s = span_from_frontier(r, slices, align_slices);
-    *k = (struct known){false, known_fresh()};
+    *k = (struct known){0, false, known_fresh()};
     return s;
 }
 
@@ -472,7 +510,7 @@ static struct slice* span_not_resident(size_t slices, struct known* k) {
     struct slice* s = list_find(SPAN_CLEAN, slices);
     if (s != NULL) return span_cut(s, 0, slices, k);
     if (region_commit_strict) return NULL; /* what there is has been charged */
-    *k = (struct known){false, known_fresh()};
+    *k = (struct known){0, false, known_fresh()};
     return span_from_frontier(&regions[0], slices, 1);
 }
 
@@ -594,19 +632,25 @@ static void span_shrink(struct slice* s, uint32_t slices) {
     span_purge_excess();
 }
 
+/* What lies behind a span, given out to be a part of it. */
+static bool span_cut_behind(struct slice* piece, uint32_t more, struct known* k) {
+    struct region* r = &regions[piece->region];
+    if (load_relaxed(&piece->kind) != SLICE_FREE) return false;
+    if (piece->span_slices >= more) return span_cut(piece, 0, more, k) != NULL;
+    return piece == span_at_end(r) && span_is_plausible(more) && span_from_end(r, more, k) != NULL;
+}
+
 static bool span_grow(struct slice* s, uint32_t slices) {
     struct region* r = &regions[s->region];
     uint32_t more = slices - s->span_slices;
     uint32_t end = slice_index(s) + s->span_slices;
-    struct known k = {false, known_fresh()};
+    struct known k = {0, false, known_fresh()};
     struct slice* piece = s + s->span_slices;
     if (end == r->frontier) {
         if (!span_is_plausible(more) || !region_extend(r, more)) return false;
         piece->region = s->region;
     } else {
-        if (load_relaxed(&piece->kind) != SLICE_FREE || piece->span_slices < more ||
-            span_cut(piece, 0, more, &k) == NULL)
-            return false;
+        if (!span_cut_behind(piece, more, &k)) return false;
         store_relaxed(&piece->kind, (uint8_t)SLICE_NONE);
         r->live -= more;
         store_relaxed(&span_totals.live, span_totals.live - ((uint64_t)more << SLICE_SHIFT));
@@ -706,10 +750,7 @@ WEIR_FN void span_visit_records(void (*visit)(struct slice* s, void* context), v
 WEIR_FN void span_trim(void) {
     span_lock();
     struct region* r = &regions[0];
-    while (r->base != 0 && r->frontier > r->first) {
-        struct slice* s = region_slices(r) + r->frontier - 1;
-        if (load_relaxed(&s->kind) == SLICE_FREE_END) s -= s->back;
-        if (load_relaxed(&s->kind) != SLICE_FREE) break;
+    for (struct slice* s; (s = span_at_end(r)) != NULL;) {
         uint32_t slices = s->span_slices;
         list_remove(s);
         r->frontier -= slices;

@@ -10,6 +10,7 @@
 #include <vector>
 extern "C" {
 #include "page/hole.h"
+#include "page/release.h"
 }
 
 namespace {
@@ -503,6 +504,88 @@ TEST(Span, ResizesInPlaceWhereTheNeighbourIsFree) {
         span_free(wall);
         span_free(s);
         EXPECT_TRUE(span_check());
+    }));
+}
+
+// What is free at the frontier is too small: the block lies on it and goes on behind.
+TEST(Span, GrowsTheFreeEndByWhatIsLacking) {
+    EXPECT_FINE(in_child([] {
+        region_start(GIB);
+        bool zeroed;
+        struct slice* s = span_alloc(4, 1, &zeroed);
+        publish(s);
+        struct slice* end = span_alloc(3, 1, &zeroed);
+        publish(end);
+        memset(address(end), 0x5a, bytes_of(3));
+        span_free(end);
+        uint32_t frontier = regions[0].frontier;
+        EXPECT_EQ(span_alloc(5, 1, &zeroed), end);
+        EXPECT_FALSE(zeroed);
+        EXPECT_EQ(regions[0].frontier, frontier + 2);
+        EXPECT_EQ(span_totals.dirty, 0u);
+        EXPECT_EQ(hole_clean(slice_pages(end)->state), hole_all()); // of its last slice
+        EXPECT_TRUE(span_check());
+        publish(end);
+        memset(address(end), 0x5a, bytes_of(5));
+        span_free(end);
+        EXPECT_TRUE(span_resize(s, 12)); // the same behind a block that grows
+        EXPECT_EQ(regions[0].frontier, frontier + 5);
+        EXPECT_EQ(span_totals.dirty, 0u);
+        publish(s);
+        span_free(s);
+        // An aligned one does not.
+        EXPECT_NE(span_alloc(16, 16, &zeroed), nullptr);
+        EXPECT_TRUE(span_check());
+    }));
+}
+
+TEST(Span, OfAGrownEndEachPageIsKnown) {
+    EXPECT_FINE(in_child([] {
+        region_start(GIB);
+        bool zeroed;
+        // Pages 0 and 1 were purged, the others are as they were used.
+        struct slice* s = span_alloc_slab(2, true);
+        for (unsigned i = 0; i < 2; i++) {
+            s[i].kind = i == 0 ? SLICE_SLAB : SLICE_SLAB_REST;
+            slice_pages(s + i)->state = hole_all() | 3ull << PAGES_CLEAN_SHIFT | 3ull << PAGES_OLD_SHIFT;
+        }
+        span_free_paged(s);
+        EXPECT_EQ(span_alloc_slab(4, true), s);
+        uint64_t old = hole_all() | 3ull << PAGES_CLEAN_SHIFT | 3ull << PAGES_OLD_SHIFT;
+        uint64_t fresh = hole_all() | static_cast<uint64_t>(hole_all()) << PAGES_CLEAN_SHIFT;
+        for (unsigned i = 0; i < 4; i++) EXPECT_EQ(slice_pages(s + i)->state, i < 2 ? old : fresh);
+        // And of a block: what was purged is in use again.
+        for (unsigned i = 0; i < 4; i++) s[i].kind = i == 0 ? SLICE_SLAB : SLICE_SLAB_REST;
+        slice_pages(s + 3)->state = old;
+        span_free_paged(s);
+        uint64_t refaulted = load_relaxed(&release_totals.refaulted);
+        EXPECT_EQ(span_alloc(6, 1, &zeroed), s);
+        EXPECT_FALSE(zeroed);
+        EXPECT_EQ(load_relaxed(&release_totals.refaulted), refaulted + (6u << page_shift));
+        EXPECT_EQ(slice_pages(s)->state, fresh & ~PAGES_ALL);
+        for (unsigned i = 1; i < 6; i++) EXPECT_EQ(slice_pages(s + i)->state, 0u);
+        EXPECT_TRUE(span_check());
+    }));
+}
+
+TEST(Span, OfFreeSpansThatFitTheSmallestServes) {
+    EXPECT_FINE(in_child([] {
+        region_start(GIB);
+        bool zeroed;
+        struct slice* s[4];
+        struct slice* wall[4];
+        static const size_t slices[4] = {38, 33, 34, 39}; // one list
+        for (unsigned i = 0; i < 4; i++) {
+            s[i] = span_alloc(slices[i], 1, &zeroed);
+            wall[i] = span_alloc(1, 1, &zeroed);
+            publish(s[i]);
+        }
+        for (struct slice* one : s) span_free(one);
+        EXPECT_EQ(span_alloc(33, 1, &zeroed), s[1]);
+        EXPECT_EQ(span_alloc(33, 1, &zeroed), s[2]);
+        EXPECT_EQ(span_alloc(20, 1, &zeroed), s[0]);
+        EXPECT_TRUE(span_check());
+        for (struct slice* one : wall) span_free(one);
     }));
 }
 
