@@ -103,6 +103,18 @@ WEIR_FN bool available_hold(struct heap* h, struct slice* s) {
     return true;
 }
 
+WEIR_FN void available_list_active(struct slice* s) {
+    store_release(&s->listed, (uint8_t)LISTED_ACTIVE); /* publishes the record to is_listed_by */
+}
+
+WEIR_FN void available_unlist_active(struct heap* h, struct slice* s) {
+    if (load_relaxed(&s->listed) != LISTED_ACTIVE) return; /* relaxed: the caller's store */
+    os_lock_take(&h->lock);
+    slab_settle(s);
+    store_relaxed(&s->listed, (uint8_t)LISTED_NOT);
+    os_lock_give(&h->lock);
+}
+
 static void sweep_list(struct heap* h, struct slice* s, bool sort, const char* call) {
     struct slice* next;
     for (; s != NULL; s = next) {
@@ -139,11 +151,12 @@ WEIR_FN void available_sweep(struct heap* h, bool sort, const char* call) {
  * the middle of a call that had it, or among fork handlers. */
 static bool is_listed_by(const struct heap* h, const struct slice* s) {
     return h->lock.nest == 0 && owner_heap(load_acquire(&s->owner)) == h &&
-           load_relaxed(&s->kind) == SLICE_SLAB && load_relaxed(&s->listed) != 0;
+           load_relaxed(&s->kind) == SLICE_SLAB && load_acquire(&s->listed) != 0;
 }
 
 /* Under the same lock: release the slab if all its blocks are back. */
 static bool release_if_empty(struct heap* h, struct slice* s) {
+    if (s->listed == LISTED_ACTIVE) return false; /* its owner allocates from it */
     /* Acquire: pairs with the owner's last push and the release of the other givers. */
     uint64_t counts = load_acquire(&s->counts);
     uint32_t back = remote_count(load_acquire(&s->remote)) + slice_pages(s)->ahead;

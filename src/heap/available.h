@@ -30,6 +30,11 @@ WEIR_FN void available_release(struct heap* h, struct slice* s);
 /* Owner, who frees or has just freed a block of the slab: if it is listed, keep visitors away, and make what
  * they did part of it. True: heap h's lock is taken. */
 WEIR_FN bool available_hold(struct heap* h, struct slice* s);
+/* Owner, of its active slab, of which it changes nothing after this but by pushes: visitors may sort it. */
+WEIR_FN void available_list_active(struct slice* s);
+/* Owner, who is about to change its active slab by more than a push: no visitor comes to it any more, and
+ * what they did is part of it. */
+WEIR_FN void available_unlist_active(struct heap* h, struct slice* s);
 /* Owner: take in what other threads freed of all listed slabs, and release the empty ones. `sort`: and make
  * holes of the others' free pages. */
 WEIR_FN void available_sweep(struct heap* h, bool sort, const char* call);

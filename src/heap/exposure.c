@@ -5,6 +5,9 @@
 #include "heap/exposure.h"
 
 #include "core/options.h"
+#include "heap/available.h"
+#include "heap/full.h"
+#include "heap/visit.h"
 #include "page/release.h"
 
 WEIR_FN void exposure_gain(struct heap* h, struct slice* s) {
@@ -26,21 +29,23 @@ WEIR_FN void exposure_lose(struct heap* h, struct slice* s) {
     sub_relaxed(&h->slab_count, 1);
 }
 
-/* Whether others sort the slab if its thread stops: the bound is then one for a thread at work. */
-static bool is_visited(const struct heap* h, const struct slice* s) {
+/* Whether others sort the slab: its owner need not, and only tells how much waits. Not where nobody comes by
+ * when all threads sleep, and not what checks=full allocates from without a lock. */
+static bool is_visited(const struct slice* s) {
     return config_owner_publishes != 0 && load_relaxed(&release_state) != RELEASE_ALONE &&
-           h->active[s->size_class] != s;
+           core_options.thread_free_max != 0 && (s->listed != LISTED_NOT || !full_is_on());
 }
 
 /* The bound for a slab's class. Looking at small blocks costs as much as allocating them: a thread that goes
- * through them in a circle, as many given out as come back, gets a larger one; one that is visited, a part of
- * its heap, so that no slab is sorted more than some times while all of it is freed. */
+ * through them in a circle, as many given out as come back, gets a larger one. */
 static uint64_t most_of(const struct heap* h, const struct slice* s) {
-    enum { parts = 8 };
     uint64_t most = core_options.thread_free_max;
-    if (slab_class(s)->bytes <= SMALL_MAX) most <<= h->exposed_shift;
-    uint64_t part = load_relaxed(&h->slab_bytes) / parts;
-    return is_visited(h, s) && part > most ? part : most;
+    return slab_class(s)->bytes <= SMALL_MAX ? most << h->exposed_shift : most;
+}
+
+/* A heap that is no larger than the bound need not look at all. */
+static bool is_looked_at(const struct heap* h, uint64_t most) {
+    return load_relaxed(&release_state) != RELEASE_OFF && load_relaxed(&h->slab_bytes) > 2 * most;
 }
 
 /* So many small blocks were looked at: is the thread still going in a circle? What a heap grew by before its
@@ -57,15 +62,17 @@ static void exposure_pace(struct heap* h, const struct slice* s, uint32_t blocks
     h->exposed_blocks = 0;
 }
 
-/* How many frees may go unlooked at. A heap that is no larger than the bound need not look at all. As long as
- * nothing of the slab is sorted, each of its pages was full when its list began: a page's worth of frees
- * makes one free page at most, and the bytes of the list say how much can be free. */
+/* How many frees may go unlooked at. Where others sort: until they are told of more. As long as nothing of
+ * the slab is sorted, each of its pages was full when its list began: a page's worth of frees makes one free
+ * page at most, and the bytes of the list say how much can be free. */
 static uint32_t frees_unseen(const struct heap* h, const struct slice* s) {
+    enum { told_bytes = 16384 };
     uint64_t most = most_of(h, s);
-    if (load_relaxed(&release_state) == RELEASE_OFF || load_relaxed(&h->slab_bytes) <= 2 * most)
-        return UINT32_MAX;
+    if (!is_looked_at(h, most)) return UINT32_MAX;
+    uint32_t told = told_bytes / slab_class(s)->bytes;
+    if (is_visited(s)) return told != 0 ? told : 1;
     uint32_t frees = slab_frees_to_hole(slice_pages(s));
-    if (slice_pages(s)->sorted != 0 && !is_visited(h, s)) return frees;
+    if (slice_pages(s)->sorted != 0) return frees;
     uint32_t share = (uint32_t)(most / (load_relaxed(&h->slab_count) + 1)) / slab_class(s)->bytes;
     return share > frees ? share : frees;
 }
@@ -82,6 +89,32 @@ WEIR_FN void exposure_arm(struct heap* h, struct slice* s, uint32_t used) {
     uint32_t unseen = frees_unseen(h, s);
     uint32_t scarce = frees_scarce(s, used);
     slab_count(s, used, unseen < scarce ? unseen : scarce, s->built);
+}
+
+/* Whether the owner has others sort its active slab. */
+static bool is_shared(const struct heap* h, const struct slice* s) {
+    return is_looked_at(h, core_options.thread_free_max) && is_visited(s);
+}
+
+WEIR_FN void exposure_arm_active(struct heap* h, struct slice* s, uint32_t used) {
+    exposure_arm(h, s, used);
+    if (is_shared(h, s)) available_list_active(s);
+}
+
+/* Whether neighbours on the slab's list mostly lie on different pages. */
+static bool list_is_strewn(const struct slice* s) {
+    enum { look = 8 };
+    unsigned apart = 0;
+    unsigned n = 0;
+    for (const block_t* p = s->free; n < look && p->next != NULL && slab_holds_block(s, p->next); n++) {
+        if (!arch_page_is_same((uintptr_t)p, (uintptr_t)p->next, page_shift)) apart++;
+        p = p->next;
+    }
+    return 2 * apart > n;
+}
+
+WEIR_FN bool exposure_packs(const struct heap* h, const struct slice* s) {
+    return slab_used(s) < s->built / 2u && is_shared(h, s) && list_is_strewn(s);
 }
 
 /* How many frees are left of those that may go unlooked at; 0: none. */
@@ -131,7 +164,24 @@ static void exposure_sort_oldest(struct heap* h) {
     if (s != NULL) exposure_sort(h, s);
 }
 
+/* Others are to sort the slab: they are told how much came. */
+static void exposure_tell(struct heap* h, struct slice* s) {
+    struct slice_pages* r = slice_pages(s);
+    uint32_t unsorted = slab_unsorted(s);
+    uint64_t bytes = (uint64_t)(unsorted - r->charged) * slab_class(s)->bytes;
+    add_relaxed(&h->exposed, bytes);
+    r->charged = (uint16_t)unsorted;
+    visit_owed(h, bytes);
+    bool active = s->listed == LISTED_NOT;
+    exposure_arm(h, s, slab_used(s)); /* from here on it may be stolen */
+    if (active) available_list_active(s);
+}
+
 WEIR_FN void exposure_due(struct heap* h, struct slice* s) {
+    if (is_visited(s)) {
+        exposure_tell(h, s);
+        return;
+    }
     struct slice_pages* r = slice_pages(s);
     uint32_t unsorted = slab_unsorted(s);
     uint64_t most = most_of(h, s);

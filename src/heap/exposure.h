@@ -1,11 +1,14 @@
 /* exposure.h: what a thread holds in free pages that nobody else can return, and its bound.
  *
- * Lists of free blocks belong to their slab's owner alone. A thread that blocks for good would keep every
- * free page on them for ever; so no more than `thread_free_max` bytes of frees go unlooked at, and as much
- * again looked at but not sorted by page. Each slab's countdown ends after its share; the bytes on its list
- * are then charged to the heap, which sorts the slabs that were charged first once the sum passes the bound.
- * A slab all of whose blocks come back in the meantime is gone, and costs nothing more than its charges. One
- * of which something is sorted already is sorted again at once whenever a page of it may have become free.
+ * Where visitors (visit.h) sort what threads have on their slabs' lists, owners do not: they tell them how
+ * much there is, now and then. Elsewhere (a helper thread may not be; processors on which a push is not
+ * published) lists of free blocks belong to their slab's owner alone, and a thread that blocks for good would
+ * keep every free page on them for ever; so no more than `thread_free_max` bytes of frees go unlooked at, and
+ * as much again looked at but not sorted by page. Each slab's countdown ends after its share; the bytes on
+ * its list are then charged to the heap, which sorts the slabs that were charged first once the sum passes
+ * the bound. A slab all of whose blocks come back in the meantime is gone, and costs nothing more than its
+ * charges. One of which something is sorted already is sorted again at once whenever a page of it may have
+ * become free.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -22,6 +25,11 @@ WEIR_FN void exposure_clear(struct heap* h, struct slice* s);
 /* Set the countdown for `used` blocks in use. Owner; afterwards, a slab on the available list is to be looked
  * at under the heap's lock alone. */
 WEIR_FN void exposure_arm(struct heap* h, struct slice* s, uint32_t used);
+/* The same for the active slab, which visitors may sort from here on, where there are any. */
+WEIR_FN void exposure_arm_active(struct heap* h, struct slice* s, uint32_t used);
+/* Whether the owner is to sort the list of s, which is its active slab and has one, before it allocates from
+ * it: little of the slab is in use, and the list would have it allocate all over its pages. */
+WEIR_FN bool exposure_packs(const struct heap* h, const struct slice* s);
 /* Blocks came to the list, or were sorted, past the countdown: it ends as if the owner had freed them. */
 WEIR_FN void exposure_advance(const struct heap* h, struct slice* s);
 /* The countdown of s, which was listed as scarce, ended. False: not for that alone, and it is due. */

@@ -91,7 +91,7 @@ static void bin_fill(struct heap* h, unsigned c, struct slice* s, block_t* first
     if (kept)
         slab_count(s, slab_used(s) + count, UINT32_MAX, s->built);
     else
-        exposure_arm(h, s, slab_used(s) + count);
+        exposure_arm_active(h, s, slab_used(s) + count);
     h->bins[c].head = first;
     h->bins[c].base = slice_address(s);
     store_relaxed(&h->handed_out, h->handed_out + count);
@@ -168,9 +168,14 @@ static void slab_widen(struct slice* s) {
 /* Fill the bin from slab s. False: the slab is full, or what it has left is not resident and `clean` not
  * set. */
 static bool slab_fill_bin(struct heap* h, unsigned c, struct slice* s, bool clean) {
+    available_unlist_active(h, s);
     s->flags &= (uint8_t)~SLICE_CLOSED;
     if (full_is_on()) return slab_stock(s, clean);
     slab_collect(s, "malloc");
+    if (s->free != NULL && exposure_packs(h, s)) {
+        exposure_clear(h, s);
+        slab_sort(s, "malloc");
+    }
     if (s->free != NULL) {
         slab_widen(s);
         if (slab_turn_over(h, c, s, false, "malloc")) return true;
@@ -317,9 +322,14 @@ static void active_close(struct heap* h, unsigned c) {
 /* The active slab of class c was kept, or may be without use: close it if it is. */
 static void active_settle(struct heap* h, unsigned c) {
     struct slice* s = h->active[c];
+    available_unlist_active(h, s);
     s->flags &= (uint8_t)~SLICE_KEPT;
     h->kept[c / 64] &= ~(1ull << c % 64);
-    if ((s->flags & SLICE_CLOSED) != 0 || !active_is_idle(h, c)) return;
+    if ((s->flags & SLICE_CLOSED) != 0) return;
+    if (!active_is_idle(h, c)) {
+        exposure_arm_active(h, s, slab_used(s));
+        return;
+    }
     bin_return(h, c, "free");
     if (slab_used(s) == 0)
         active_close(h, c);
@@ -424,6 +434,7 @@ WEIR_FN void bin_return(struct heap* h, unsigned c, const char* call) {
     struct slice* s = h->active[c];
     block_t* first = h->bins[c].head;
     h->bins[c] = (struct bin){NULL, SLICE_BYTES};
+    if (s != NULL) available_unlist_active(h, s);
     if (first == NULL) return;
     guard_forget(h, c);
     uint32_t count = 0;
@@ -466,6 +477,7 @@ static bool slab_lives_on(struct heap* h, struct slice* s) {
  * comes and goes costs next to nothing; but only so much memory stays for nothing. Past that, it stays
  * without its memory. True: it was kept with it. */
 static bool slab_keep(struct heap* h, unsigned c, struct slice* s) {
+    available_unlist_active(h, s);
     if ((s->flags & SLICE_KEPT) == 0) {
         size_t built = slab_built_bytes(s);
         if (h->kept_bytes + built > KEPT_BYTES_MAX) kept_release(h);
@@ -500,7 +512,10 @@ static void bins_settle(struct heap* h) {
         struct slice* s = h->active[c];
         if (s == NULL || (s->flags & (SLICE_KEPT | SLICE_CLOSED)) != 0) continue;
         bin_return(h, c, "free");
-        if (slab_used(s) == 0) (void)slab_keep(h, c, s);
+        if (slab_used(s) != 0)
+            exposure_arm_active(h, s, slab_used(s));
+        else
+            (void)slab_keep(h, c, s);
     }
 }
 

@@ -438,7 +438,9 @@ static void slab_leave_behind(struct slice* s, void* survivor) {
     if (owner != NULL && owner->set_aside) return;
     if (owner == self && self != &heap_empty) {
         if (!fork_has_own_lock && self->visited == s) slab_forget_all(s);
-        if (!fork_has_own_lock && load_relaxed(&s->listed) != 0) available_list_again(self, s);
+        uint8_t listed = load_relaxed(&s->listed);
+        if (!fork_has_own_lock && (listed == LISTED_AVAILABLE || listed == LISTED_SCARCE))
+            available_list_again(self, s);
         return;
     }
     slab_forget_all(s);

@@ -51,8 +51,9 @@ WEIR_INLINE uint32_t counts_used(uint64_t counts) {
 WEIR_INLINE uint32_t counts_built(uint64_t counts) { return (uint32_t)(counts >> 48); }
 static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "the order of the fields in `counts`");
 
-/* What a slab's `listed` says: which list of its owner it is on. */
-enum { LISTED_NOT, LISTED_AVAILABLE, LISTED_SCARCE };
+/* What a slab's `listed` says: which list of its owner it is on; ACTIVE: on none, but visitors may sort it as
+ * if it were. Owners touch a slab for which it is not 0 under their lock, but for the fast path's pushes. */
+enum { LISTED_NOT, LISTED_AVAILABLE, LISTED_SCARCE, LISTED_ACTIVE };
 /* Blocks that a slab with these counts has free. */
 WEIR_INLINE uint32_t counts_free(uint64_t counts) { return counts_built(counts) - counts_used(counts); }
 /* Few free blocks, and no room for more. */

@@ -29,15 +29,15 @@ static void registry_look(void) {
 }
 
 /* A first look without a lock: what it says may be old. */
-static void slab_visit(struct slice* s, const struct slice_pages* pages, bool all) {
+static void slab_visit(struct slice* s, const struct slice_pages* pages) {
     if (load_acquire(&s->kind) != SLICE_SLAB || load_relaxed(&s->listed) == 0) return;
     struct heap* h = owner_heap(load_relaxed(&s->owner));
-    if (h != NULL && h != heap_self() && (all || load_relaxed(&h->visit_idle))) available_visit(h, s, pages);
+    if (h != NULL && h != heap_self()) available_visit(h, s, pages);
 }
 
 /* Slabs are found by their records: lists would have to be locked for as long as a visit takes. False: there
  * are no more regions. */
-static bool region_visit(uint32_t row, bool all) {
+static bool region_visit(uint32_t row) {
     os_lock_take(&page_lock);
     bool is_one = row < region_count;
     struct region* r = &regions[is_one ? row : 0];
@@ -48,7 +48,7 @@ static bool region_visit(uint32_t row, bool all) {
     os_lock_give(&page_lock);
     if (!used) return is_one;
     for (uint32_t i = first; i < frontier; i++)
-        slab_visit(region_slices(r) + i, (const struct slice_pages*)r->pages + i, all);
+        slab_visit(region_slices(r) + i, (const struct slice_pages*)r->pages + i);
     __atomic_fetch_sub(&r->visitors, 1, __ATOMIC_RELEASE); /* pairs with span_free */
     return true;
 }
@@ -63,7 +63,7 @@ WEIR_FN void heaps_visit(bool all) {
     heaps_unpark(all);
     for (struct heap* h = registry_first(); h != NULL; h = h->registry_next)
         if (all || load_relaxed(&h->visit_idle)) large_drop(h);
-    for (uint32_t row = 0; region_visit(row, all);) row++;
+    for (uint32_t row = 0; region_visit(row);) row++;
     if (blocked) os_signals_restore(signals);
 }
 

@@ -403,13 +403,13 @@ static bool alone_window_ended(uint32_t calls) {
     return now >= end && cas_acq_rel(&window_end, &end, now + alone_window_ns());
 }
 
-/* What threads hold for themselves becomes holes: all of it once the process is quiet, else at the end of a
- * window that of threads without need. */
+/* What threads hold for themselves becomes holes: all of it once the process is quiet, else what they freed,
+ * whenever holes are marked, so that windows see them. */
 static void heaps_look(uint64_t elapsed) {
     bool quiet = load_relaxed(&release_busy) == 0;
-    bool window = since_window_ns + elapsed >= load_relaxed(&release_totals.window_ns);
+    bool due = since_marked_ns + elapsed >= load_relaxed(&release_totals.window_ns) / MARKS;
     stirred |= !quiet;
-    if (release_look_hook == NULL || (!window && (!quiet || !stirred))) return;
+    if (release_look_hook == NULL || (!due && (!quiet || !stirred))) return;
     if (quiet) stirred = false;
     release_look_hook(quiet);
 }

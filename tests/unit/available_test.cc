@@ -79,6 +79,29 @@ TEST(Available, ReplacementAtRandomTakesManyBlocksAtATime) {
         }));
 }
 
+// Three blocks of four were freed, at random: what comes next goes to few pages, so that the others empty.
+TEST(Available, SparseSlabsArePacked) {
+    EXPECT_FINE(in_child([] {
+        Full full(64, 40);
+        std::vector<void*> all;
+        all.swap(full.all);
+        Random random(1);
+        for (size_t i = all.size(); i > 1; i--) std::swap(all[i - 1], all[random.below(i)]);
+        for (size_t i = 0; i < all.size(); i++) {
+            if (i % 4 == 0)
+                full.all.push_back(all[i]);
+            else
+                unit_free(all[i]);
+        }
+        std::set<uintptr_t> pages;
+        for (unsigned i = 0; i < 2 * full.k->capacity; i++) full.all.push_back(unit_alloc(64));
+        for (size_t i = full.all.size() - 128; i < full.all.size(); i++)
+            pages.insert(reinterpret_cast<uintptr_t>(full.all[i]) / os_page_bytes());
+        EXPECT_LE(pages.size(), 10u);
+        EXPECT_GE(unit_check_slabs(), 0);
+    }));
+}
+
 TEST(Available, WithoutMemoryTheLastBlocksServe) {
     EXPECT_FINE(in_child([] {
         Full full(256, 20);

@@ -168,6 +168,94 @@ TEST(Visit, ProgramsThatAskAgainAndAgainHaveOneAMillisecond) {
     }));
 }
 
+// So many slabs with a few free blocks, which are the caller's, that its heap is looked at.
+void grows(Blocks& blocks) {
+    while (blocks.all.size() < 1000) blocks.alloc(500);
+    for (unsigned i = 0; i < 100; i++) blocks.free(9 * i);
+}
+
+// A slab from which its owner allocates: all but the first of its blocks are freed, by the owner or by
+// others.
+void active_slab_is_visited(size_t size, bool by_owner) {
+    EXPECT_FINE(in_child([=] {
+        windows_are_endless();
+        unit_attach();
+        Owner owner;
+        Blocks others;
+        std::vector<void*> blocks;
+        std::set<uintptr_t> ever, first;
+        owner.does([&] {
+            grows(others);
+            for (unsigned i = 0; i < size_classes[class_of(size)].capacity * 3u / 4; i++) {
+                blocks.push_back(unit_alloc(size));
+                memset(blocks.back(), 1, size);
+                add_pages(ever, blocks.back(), size);
+            }
+            if (by_owner)
+                for (size_t i = 1; i < blocks.size(); i++) unit_free(blocks[i]);
+        });
+        if (!by_owner)
+            for (size_t i = 1; i < blocks.size(); i++) unit_free(blocks[i]);
+        unit_collect(); // sends what waits to be sent
+        unit_visit(true);
+        release_all();
+        add_pages(first, blocks[0], size);
+        size_t over = 0;
+        for (uintptr_t page : ever) over += first.count(page) == 0 && is_resident(page);
+        // What is in the bin stays: a page's blocks.
+        EXPECT_LE(over, 2u) << size << " bytes of " << ever.size() << " pages, by owner " << by_owner;
+        EXPECT_GE(unit_check_slabs(), 0);
+        owner.does([&] {
+            for (unsigned i = 0; i < 2000; i++) others.alloc(size);
+            EXPECT_TRUE(contents_right(others));
+            unit_free(blocks[0]);
+            others.free_all();
+            unit_collect();
+        });
+        ASSERT_GE(unit_check_slabs(), 0);
+        struct unit_figures f;
+        unit_census(&f);
+        EXPECT_EQ(f.live_blocks, 0u);
+    }));
+}
+TEST_UNEMULATED(Visit, FindsWhatWasFreedIntoActiveSlabs) {
+    for (size_t size : {64u, 256u, 1000u}) {
+        active_slab_is_visited(size, true);
+        active_slab_is_visited(size, false);
+    }
+}
+
+// Others free the last block of a slab from which its owner allocates: it stays the owner's.
+TEST(Visit, NobodyTakesAnActiveSlabAway) {
+    EXPECT_FINE(in_child([] {
+        windows_are_endless();
+        unit_attach();
+        Owner owner;
+        Blocks others, mine;
+        const unsigned capacity = size_classes[class_of(1000)].capacity;
+        std::vector<void*> blocks;
+        for (unsigned round = 0; round < 20; round++) {
+            blocks.clear();
+            owner.does([&] {
+                grows(others);
+                for (unsigned i = 0; i < capacity + round; i++) blocks.push_back(unit_alloc(1000));
+            });
+            for (void* p : blocks) unit_free(p);
+            unit_collect();
+            unit_visit(true);
+            ASSERT_GE(unit_check_slabs(), 0);
+            for (unsigned i = 0; i < 100; i++) mine.alloc(1000); // in what may have been taken away
+            owner.does([&] {
+                for (unsigned i = 0; i < 3 * capacity; i++) others.alloc(1000);
+            });
+            ASSERT_TRUE(contents_right(mine) && contents_right(others));
+            ASSERT_GE(unit_check_slabs(), 0);
+        }
+        owner.does([&] { others.free_all(); });
+        mine.free_all();
+    }));
+}
+
 // Others free all but a block in each page; then it is the owner's frees that make pages free, one each: as
 // few as it would never have looked at before the visit.
 TEST_UNEMULATED(Visit, WhatTheOwnerFreesAfterwardsIsSeen) {
@@ -358,6 +446,7 @@ TEST(Visit, OwnersWorkOn) {
     for (size_t most : {100u, 2000u, 20000u}) {
         owners_work_on(most, "");
         owners_work_on(most, ":thread_free_max=0");
+        owners_work_on(most, ":thread_free_max=1"); // active slabs are visited from the first one on
         owners_work_on(most, ":release=off");
     }
 }
