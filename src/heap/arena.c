@@ -30,8 +30,15 @@ struct arena {
     uint64_t made;                       /* bit i: chunk i has memory */
     uint64_t empty;                      /* bit i: and none of its blocks is in use */
     uint64_t quick_with[MEDIUM_CLASSES]; /* bit i: chunk i has a quick block of the class */
-    uint32_t quick_units; /* of all quick blocks; Sync: relaxed atomic, written under the lock */
-    uint32_t quick_hand;  /* the class whose quick blocks go next, in turns */
+    uint32_t quick_units;  /* of all quick blocks; Sync: relaxed atomic, written under the lock */
+    uint32_t quick_hand;   /* the class whose quick blocks go next, in turns */
+    uint32_t quick_most;   /* so many units of them may wait */
+    uint32_t quick_told;   /* so many are known to release_owed */
+    uint32_t quick_pushed; /* blocks, since it was last seen how much may; */
+    uint32_t swing;        /* units in use that went and came again meanwhile, at most: */
+    uint32_t used_units;   /* those in use, */
+    uint32_t used_high;    /* at the most, */
+    uint32_t used_low;     /* and at the least since then */
     struct chunk* chunks[ARENA_CHUNKS];
     uint64_t used[MEDIUM_CLASSES]; /* Sync: relaxed atomic, written under the lock */
 };
@@ -47,6 +54,20 @@ static uint32_t class_units(unsigned m) { return size_classes[SMALL_CLASSES + m]
 static unsigned class_at(const struct chunk* k, uint32_t unit) {
     return block_class(load_relaxed(&k->blocks[unit / GROUP_UNITS]));
 }
+/* A block of class m is in use from now on, or no more. */
+static void used_add(struct arena* a, unsigned m) {
+    store_relaxed(&a->used[m], a->used[m] + 1);
+    uint32_t used = a->used_units += class_units(m);
+    uint32_t back = (used < a->used_high ? used : a->used_high) - a->used_low;
+    if (back > a->swing) a->swing = back;
+    if (used > a->used_high) a->used_high = a->used_low = used;
+}
+static void used_remove(struct arena* a, unsigned m) {
+    store_relaxed(&a->used[m], a->used[m] - 1);
+    uint32_t used = a->used_units -= class_units(m);
+    if (used < a->used_low) a->used_low = used;
+}
+
 /* What was stored so far is true before what follows: a fork's child may meet the chunk at any instruction.
  */
 static void commit(void) { __atomic_signal_fence(__ATOMIC_SEQ_CST); }
@@ -213,8 +234,10 @@ static void idle_clear(struct chunk* k, uint32_t i, uint32_t mask) {
     idle_change(k, 0 - (uint32_t)__builtin_popcount(idle));
 }
 
-/* Have the pages that a block is to touch: no holes any more. False: one is being purged, nothing changed. */
-static bool pages_take(struct chunk* k, uint32_t unit, uint32_t units) {
+enum pages { PAGES_TAKEN, PAGES_BUSY, PAGES_CLEAN };
+/* Have the pages that a block is to touch: no holes any more. Nothing changed: one is being purged; or one
+ * has no memory just now, and it is to be `resident`. */
+static enum pages pages_take(struct chunk* k, uint32_t unit, uint32_t units, bool resident) {
     uint32_t from = unit >> units_shift();
     uint32_t to = ((unit + units - 1) >> units_shift()) + 1;
     uint32_t first = slice_of_page(from);
@@ -224,15 +247,17 @@ static bool pages_take(struct chunk* k, uint32_t unit, uint32_t units) {
     uint32_t got[2] = {0, 0};
     for (uint32_t i = first; i <= last; i++) {
         mask[i - first] = pages_in(i, from, to);
-        uint32_t holes = hole_of(load_relaxed(&k->pages[i].state)) & mask[i - first];
-        got[i - first] = holes == 0 ? 0 : hole_take(k->slice + i, holes);
+        uint64_t state = load_relaxed(&k->pages[i].state);
+        uint32_t holes = hole_of(state) & mask[i - first];
+        bool clean = resident && (holes & hole_clean(state)) != 0;
+        got[i - first] = holes == 0 || clean ? 0 : hole_take(k->slice + i, holes);
         if (got[i - first] == holes) continue;
         for (uint32_t j = first; j <= i; j++)
             if (got[j - first] != 0) hole_add(k->slice + j, got[j - first]);
-        return false;
+        return clean ? PAGES_CLEAN : PAGES_BUSY;
     }
     for (uint32_t i = first; i <= last; i++) idle_clear(k, i, mask[i - first]);
-    return true;
+    return PAGES_TAKEN;
 }
 
 /* The pages of a block that was freed that no other touches: it lies in the free run [from, to) now. */
@@ -355,6 +380,7 @@ static void quick_push(struct chunk* k, uint32_t unit, unsigned m) {
     store_relaxed(block, (uint16_t)(load_relaxed(block) | BLOCK_KEPT | BLOCK_QUICK));
     commit();
     quick_link(k, unit, m);
+    k->arena->quick_pushed++;
 }
 
 /* The first quick block of class m in chunk k, which has one, is on the list no more. */
@@ -389,22 +415,54 @@ static bool quick_flush_class(struct arena* a, unsigned m) {
     return published;
 }
 
+/* Those of the next class that has some, in turns. There are some. */
+static bool quick_flush_next(struct arena* a) {
+    do a->quick_hand = (a->quick_hand + 1) % MEDIUM_CLASSES;
+    while (a->quick_with[a->quick_hand] == 0);
+    return quick_flush_class(a, a->quick_hand);
+}
+
 static bool quick_flush(struct arena* a, uint32_t most) {
     bool published = false;
-    for (unsigned i = 0; i < MEDIUM_CLASSES && a->quick_units > most; i++) {
-        published |= quick_flush_class(a, a->quick_hand);
-        a->quick_hand = (a->quick_hand + 1) % MEDIUM_CLASSES;
-    }
-    weir_assert(a->quick_units <= most);
+    while (a->quick_units > most) published |= quick_flush_next(a);
     return published;
 }
 
-/* None where memory is tagged: a block that comes back gets another tag than its neighbours under the lock.
- */
-static uint32_t quick_most(const struct arena* a) {
-    if (tag_is_on()) return 0;
-    uint32_t most = (uint32_t)__builtin_popcountll(a->made) * QUICK_CHUNK_BYTES_MAX;
-    return (most < QUICK_BYTES_MAX ? most : QUICK_BYTES_MAX) >> UNIT_SHIFT;
+/* A little may wait anyway. None where memory is tagged: a block that comes back gets another tag than its
+ * neighbours under the lock. */
+static void quick_allow(struct arena* a) {
+    uint32_t least = (uint32_t)__builtin_popcountll(a->made) * QUICK_CHUNK_BYTES;
+    if (least > QUICK_BYTES) least = QUICK_BYTES;
+    if (a->quick_most < least >> UNIT_SHIFT) a->quick_most = least >> UNIT_SHIFT;
+    if (tag_is_on()) a->quick_most = 0;
+}
+
+/* How much may wait: more where use went down and up again by much, since it is going to again; else little,
+ * as runs that are merged at once serve all classes. */
+static void quick_pace(struct arena* a) {
+    enum { much = 8 };
+    if (a->swing < a->used_high / much)
+        a->quick_most /= 2;
+    else if (a->quick_most < a->used_high)
+        a->quick_most *= 2;
+    quick_allow(a);
+    a->quick_pushed = 0;
+    a->swing = 0;
+    a->used_high = a->used_low = a->used_units;
+}
+
+/* After blocks came. True: there is something for a pass. */
+static bool quick_settle(struct arena* a) {
+    const uint32_t step = QUICK_BYTES >> UNIT_SHIFT;
+    if (a->quick_pushed >= QUICK_LOOK) quick_pace(a);
+    bool some = false;
+    if (weir_unlikely(a->quick_units > a->quick_most)) some = quick_flush(a, a->quick_most / 2);
+    if (weir_unlikely(a->quick_units > a->quick_told + step)) {
+        a->quick_told = a->quick_units;
+        add_relaxed(&release_owed, (uint64_t)QUICK_BYTES);
+        some = true;
+    }
+    return some;
 }
 
 static bool chunk_add(struct arena* a) {
@@ -433,6 +491,7 @@ static bool chunk_add(struct arena* a) {
     commit();
     a->made |= 1ull << index;
     run_insert(k, 0, chunk_end());
+    quick_allow(a);
     return true;
 }
 
@@ -520,7 +579,7 @@ static void chunk_rebuild(struct chunk* k) {
         if ((load_relaxed(&k->blocks[unit / GROUP_UNITS]) & BLOCK_QUICK) != 0)
             quick_link(k, unit, m);
         else
-            store_relaxed(&k->arena->used[m], k->arena->used[m] + 1);
+            used_add(k->arena, m);
     }
     if (k->used == 0) k->arena->empty |= 1ull << k->index;
 }
@@ -528,6 +587,7 @@ static void chunk_rebuild(struct chunk* k) {
 static void arena_rebuild(struct arena* a) {
     store_relaxed(&a->idle_count, 0u);
     store_relaxed(&a->quick_units, 0u);
+    a->used_units = a->used_low = a->used_high = a->swing = 0;
     a->empty = 0;
     for (unsigned b = 0; b < RUN_BINS; b++) a->with[b] = 0;
     for (unsigned word = 0; word < BIN_WORDS; word++) a->bins[word] = 0;
@@ -572,46 +632,50 @@ static struct arena* arena_enter(uint32_t* home) {
     return a;
 }
 
-/* One attempt, under the lock. */
-static void* arena_try(struct arena* a, unsigned m, uint32_t align_units, bool* busy) {
+/* One attempt, under the lock. `resident`: none that needs more memory. */
+static void* arena_try(struct arena* a, unsigned m, uint32_t align_units, bool resident, bool* busy) {
     uint32_t units = class_units(m);
     uint32_t start;
+    uint32_t unit;
     struct chunk* k;
     *busy = false;
     void* quick = quick_pop(a, m, align_units);
     if (quick != NULL) {
-        store_relaxed(&a->used[m], a->used[m] + 1);
+        used_add(a, m);
         return quick;
     }
-    k = run_find_aligned(a, units, align_units, &start);
-    if (k == NULL && a->quick_units != 0) {
-        quick_flush(a, 0);
+    for (;;) {
         k = run_find_aligned(a, units, align_units, &start);
-    }
-    while (k == NULL) {
-        if (!chunk_add(a)) return NULL;
-        k = run_find_aligned(a, units, align_units, &start);
-    }
-    uint32_t unit = (uint32_t)align_up(start, align_units);
-    if (!pages_take(k, unit, units)) {
-        *busy = true;
-        return NULL;
+        if (k == NULL) {
+            if (a->quick_units != 0)
+                quick_flush(a, 0);
+            else if (resident || !chunk_add(a))
+                return NULL;
+            continue;
+        }
+        unit = (uint32_t)align_up(start, align_units);
+        bool merge = a->quick_units > QUICK_BYTES_GROWS >> UNIT_SHIFT;
+        enum pages pages = pages_take(k, unit, units, resident || merge);
+        if (pages == PAGES_TAKEN) break;
+        *busy = pages == PAGES_BUSY;
+        if (pages == PAGES_BUSY || !merge) return NULL;
+        quick_flush_next(a);
     }
     run_take(k, start, unit, units, m);
     k->used++;
     a->empty &= ~(1ull << k->index);
-    store_relaxed(&a->used[m], a->used[m] + 1);
+    used_add(a, m);
     return (void*)(k->address + ((uintptr_t)unit << UNIT_SHIFT));
 }
 
-WEIR_INLINE void* alloc_as(uint32_t* home, unsigned m, size_t align, bool zero) {
+WEIR_INLINE void* alloc_as(uint32_t* home, unsigned m, size_t align, bool zero, bool resident) {
     enum { tries = 4 };
     uint32_t align_units = align > UNIT_BYTES ? (uint32_t)(align >> UNIT_SHIFT) : 1;
     void* p = NULL;
     for (unsigned i = 0; i < tries; i++) {
         bool busy;
         struct arena* a = arena_enter(home);
-        p = arena_try(a, m, align_units, &busy);
+        p = arena_try(a, m, align_units, resident, &busy);
         if (tag_is_on() && p != NULL) p = medium_tag(p, zero);
         os_lock_give(&a->lock);
         if (!busy || !release_wait(NULL)) break;
@@ -620,36 +684,46 @@ WEIR_INLINE void* alloc_as(uint32_t* home, unsigned m, size_t align, bool zero) 
 }
 
 WEIR_FN void* arena_alloc(uint32_t* home, unsigned m, size_t align) {
-    return alloc_as(home, m, align, false);
+    return alloc_as(home, m, align, false, false);
 }
 
 WEIR_FN void* arena_alloc_zeroed(uint32_t* home, unsigned m, size_t align) {
-    return alloc_as(home, m, align, true);
+    return alloc_as(home, m, align, true, false);
 }
 
-WEIR_FN bool arena_free(struct slice* s, void* p) {
-    struct chunk* k = s->free;
-    struct arena* a = k->arena;
+WEIR_FN void* arena_alloc_resident(uint32_t* home, unsigned m, size_t align) {
+    return alloc_as(home, m, align, false, true);
+}
+
+/* Under the lock. Nothing, where two threads freed it at the same instant. */
+static void block_wait(struct chunk* k, const void* p) {
     uint32_t unit = (uint32_t)(((uintptr_t)p - k->address) >> UNIT_SHIFT);
-    struct gone gone = {.count = 0};
-    bool published = false;
-    arena_lock(a);
     unsigned m = class_at(k, unit);
-    if (weir_unlikely(m >= MEDIUM_CLASSES ||
-                      is_quick(k, unit))) { /* two threads freed it at the same instant */
-        os_lock_give(&a->lock);
-        return false;
-    }
+    if (weir_unlikely(m >= MEDIUM_CLASSES || is_quick(k, unit))) return;
     quick_push(k, unit, m);
-    store_relaxed(&a->used[m], a->used[m] - 1);
-    uint32_t most = quick_most(a);
-    if (a->quick_units > most) {
-        published = quick_flush(a, most / 2);
-        empty_remove(a, &gone);
+    used_remove(k->arena, m);
+}
+
+WEIR_FN bool arena_free(void* const* blocks, unsigned count) {
+    bool some = false;
+    for (unsigned i = 0; i < count;) {
+        struct chunk* k = arena_chunk(blocks[i])->free;
+        struct arena* a = k->arena;
+        struct gone gone;
+        gone.count = 0;
+        arena_lock(a);
+        while (k->arena == a) {
+            block_wait(k, blocks[i]);
+            if (++i == count) break;
+            k = arena_chunk(blocks[i])->free;
+        }
+        some |= quick_settle(a);
+        if ((a->empty & (a->empty - 1)) != 0) empty_remove(a, &gone);
+        os_lock_give(&a->lock);
+        gone_free(&gone);
+        some |= gone.count != 0;
     }
-    os_lock_give(&a->lock);
-    gone_free(&gone);
-    return published || gone.count != 0;
+    return some;
 }
 
 WEIR_FN bool arena_is_free(const struct slice* s, const void* p) {
@@ -669,9 +743,11 @@ WEIR_FN struct slice* arena_chunk(const void* p) {
 
 /* `all`: the last empty chunk too. */
 static void arena_tidy(struct arena* a, bool all) {
-    struct gone gone = {.count = 0};
+    struct gone gone;
+    gone.count = 0;
     arena_lock(a);
     quick_flush(a, 0);
+    a->quick_told = 0;
     empty_remove(a, &gone);
     if (all && a->empty != 0) gone.slices[gone.count++] = chunk_remove(a->chunks[bit_low(a->empty)]);
     for (uint64_t left = a->made; left != 0; left &= left - 1) pages_publish(a->chunks[bit_low(left)]);
@@ -845,8 +921,13 @@ static bool arena_check_one(const struct arena* a) {
         good &= chunk_check(k, used, &quick) && (k->used == 0) == bit_is(&a->empty, k->index);
     }
     for (unsigned b = 0; b < RUN_BINS; b++) good &= bit_is(a->bins, b) == (a->with[b] != 0);
-    for (unsigned m = 0; m < MEDIUM_CLASSES; m++) good &= used[m] == load_relaxed(&a->used[m]);
-    return good && idle == a->idle_count && quick == a->quick_units && (a->empty & ~a->made) == 0;
+    uint64_t used_units = 0;
+    for (unsigned m = 0; m < MEDIUM_CLASSES; m++) {
+        good &= used[m] == load_relaxed(&a->used[m]);
+        used_units += used[m] * class_units(m);
+    }
+    return good && used_units == a->used_units && idle == a->idle_count && quick == a->quick_units &&
+           (a->empty & ~a->made) == 0;
 }
 
 WEIR_FN bool arena_check(void) {

@@ -34,8 +34,9 @@ enum { MEDIUM_CLASSES = CLASS_COUNT - SMALL_CLASSES, ARENA_COUNT_MAX = 16, ARENA
 static_assert(SMALL_MAX >= GROUP_UNITS * UNIT_BYTES, "a group is where one block starts, or ends, at most");
 
 enum { CHUNK_WORDS = CHUNK_UNITS / 64, CHUNK_GROUPS = CHUNK_UNITS / GROUP_UNITS };
-/* Of freed blocks that wait on an arena's quick lists: for each of its chunks, and in all. */
-enum { QUICK_CHUNK_BYTES_MAX = 32768, QUICK_BYTES_MAX = 262144 };
+/* Bytes of freed blocks that may wait on an arena's quick lists in any case: for each of its chunks, in all,
+ * and where it would need more memory. Whether more may is seen after so many frees. */
+enum { QUICK_CHUNK_BYTES = 32768, QUICK_BYTES = 262144, QUICK_BYTES_GROWS = 65536, QUICK_LOOK = 4096 };
 enum { BINS_EXACT = 16, RUN_BINS = BINS_EXACT + 9 * 8 + 1 };
 /* What is known of the block that starts in a group: its medium class + 1, which unit of the group it starts
  * at, whether it is free: kept by a thread for its next allocation, or on a quick list (both bits); and
@@ -80,10 +81,12 @@ WEIR_FN void arena_start(void);
  * of at most SLAB_MAX. `home`: the arena to try first; another one from now on if that is in use just now.
  * NULL: no memory, no room, or the pages are being purged. */
 WEIR_FN void* arena_alloc(uint32_t* home, unsigned m, size_t align);
-/* The same, and it reads as zero; where memory is tagged, which is as much work. */
+/* The same, but NULL where that takes pages that have no memory just now. */
+WEIR_FN void* arena_alloc_resident(uint32_t* home, unsigned m, size_t align);
+/* The same as arena_alloc, and it reads as zero; where memory is tagged, which is as much work. */
 WEIR_FN void* arena_alloc_zeroed(uint32_t* home, unsigned m, size_t align);
-/* Free a block, kept or not, in the chunk of first record s. True: pages became holes. */
-WEIR_FN bool arena_free(struct slice* s, void* p);
+/* Free `count` blocks, kept or not. True: there is something for a pass. */
+WEIR_FN bool arena_free(void* const* blocks, unsigned count);
 /* What is known of the block that starts at p, in the chunk of first record s; NULL: none does. Takes no
  * lock. */
 WEIR_INLINE uint16_t* arena_block(const struct slice* s, const void* p) {

@@ -59,7 +59,7 @@ static void census_chunks(struct census* t) {
         uint64_t used = arena_used(m);
         uint64_t kept = 0;
         for (const struct heap* h = registry_first(); h != NULL; h = h->registry_next)
-            kept += medium_is_kept(load_relaxed(&h->kept_medium[m].block));
+            kept += medium_kept_count(&h->kept_medium[m]);
         if (kept > used) kept = used;
         k->live_blocks += used - kept;
         k->cached_blocks += kept;

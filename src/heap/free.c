@@ -183,7 +183,10 @@ WEIR_FN void heap_free_slow(void* p, const char* call) {
     if (weir_likely(s != NULL)) {
         if (load_relaxed(&s->kind) == SLICE_SLAB_REST) s -= s->back;
         uint8_t kind = load_relaxed(&s->kind);
-        if (kind == SLICE_CHUNK && medium_free_kept(s, p)) return;
+        if (kind == SLICE_CHUNK) {
+            if (!medium_free_kept(s, p)) medium_free(s, p, call);
+            return;
+        }
         if (kind == SLICE_LARGE && large_free_kept(s, p)) return;
     }
     free_unkept(p, call);

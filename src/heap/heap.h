@@ -47,10 +47,20 @@ struct outbox {
     uint32_t count;
 };
 
-/* A freed block of a medium class that waits for the thread's next allocation, and what is known of it. */
+/* Freed blocks of a medium class that wait for the thread's next allocations: a ring, of which the youngest
+ * is given out first and the oldest goes back first.
+ *
+ *   ring  | . | . | oldest | ... | youngest | . |      from, to: counts of what went and what came, modulo
+ * 2^32 from                      to
+ */
+enum { KEPT_RING = 8 };
+struct kept_block {
+    void* block;
+    uint16_t* known; /* what is known of it: see BLOCK_CLASS */
+};
 struct kept_medium {
-    void* block; /* or MEDIUM_ROOM; NULL: nor is there room for one. Relaxed atomic, for the census */
-    uint16_t* known;
+    uint32_t from, to; /* Sync: relaxed atomics, for the census */
+    struct kept_block ring[KEPT_RING];
 };
 
 /*  bins[c].head -> block -> block -> NULL          (counted as in use by their slab)
@@ -98,9 +108,10 @@ struct heap {
     struct kept_medium kept_medium[MEDIUM_CLASSES];
     uint16_t medium_out[MEDIUM_CLASSES]; /* that this thread took from chunks and did not give back, halved
                                             now and then */
-    uint32_t kept_medium_bytes;          /* of the blocks that there is room for */
-    uint64_t kept_medium_classes;        /* bit m: there is room for one */
-    uint32_t medium_hand;                /* which of them goes next, in turns */
+    uint64_t medium_out_bytes;           /* likewise, of all classes, never halved */
+    size_t kept_medium_bytes;            /* of all kept blocks */
+    size_t kept_medium_max;              /* as of the last slow call */
+    uint32_t medium_hand;                /* the class whose blocks go next, in turns */
     uint32_t arena;                      /* where the last one came from */
     bool medium_zero;                    /* the next one from there is to be zero, where memory is tagged; */
     void* medium_zeroed;                 /* and this one was */

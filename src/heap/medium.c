@@ -11,8 +11,6 @@
 #include "heap/retag.h"
 #include "page/release.h"
 
-static size_t medium_bytes(unsigned m) { return size_classes[SMALL_CLASSES + m].bytes; }
-
 /* The thread has so many blocks of the class that slabs serve it better, or has a slab that serves it. From
  * two blocks to a page on they do: where a block has a page or more for itself, a slab's pages wait for one
  * class, and its holes cost more than runs. */
@@ -24,19 +22,27 @@ static bool medium_is_dense(struct heap* h, unsigned c) {
     return size_classes[c].bytes <= dense_bytes_max && h->medium_out[c - SMALL_CLASSES] >= most;
 }
 
-/* `zero`: where memory is tagged, the block is to be zero. */
+/* What would need more memory gets what the thread keeps first. `zero`: where memory is tagged, the block is
+ * to be zero. */
 static void* medium_from_arena(struct heap* h, unsigned m, size_t align, bool zero) {
-    void* p = zero ? arena_alloc_zeroed(&h->arena, m, align) : arena_alloc(&h->arena, m, align);
+    enum { kept_grows = 65536 };
+    void* p = NULL;
+    if (h->kept_medium_bytes > kept_grows && !zero) {
+        p = arena_alloc_resident(&h->arena, m, align);
+        if (p == NULL) medium_drop_all(h);
+    }
+    if (p == NULL) p = zero ? arena_alloc_zeroed(&h->arena, m, align) : arena_alloc(&h->arena, m, align);
     if (p == NULL) return NULL;
     if (zero) h->medium_zeroed = p;
     if (h->medium_out[m] != UINT16_MAX) h->medium_out[m]++;
+    h->medium_out_bytes += medium_bytes(m);
     store_relaxed(&h->handed_out, h->handed_out + 1);
     return p;
 }
 
 WEIR_FN void* medium_alloc(struct heap* h, unsigned c, size_t align) {
     unsigned m = c - SMALL_CLASSES;
-    if (((uintptr_t)h->kept_medium[m].block & (align - 1)) == 0) {
+    if (((uintptr_t)medium_youngest(&h->kept_medium[m])->block & (align - 1)) == 0) {
         void* kept = medium_unkeep(h, m);
         if (kept != NULL) return kept;
     }
@@ -76,47 +82,66 @@ static WEIR_COLD void medium_misuse(const struct slice* s, const void* p, const 
         core_report("invalid-free", REPORT_INTERIOR, p, call);
 }
 
-/* A block goes back to its chunk. True: pages became holes. */
-static bool medium_give_back(struct heap* h, unsigned m, struct slice* s, void* p) {
-    if (h != &heap_empty && h->medium_out[m] != 0) h->medium_out[m]--;
-    return arena_free(s, p);
+/* A block is the thread's no more. */
+static void medium_gone(struct heap* h, unsigned m) {
+    if (h->medium_out[m] != 0) h->medium_out[m]--;
+    h->medium_out_bytes -= h->medium_out_bytes < medium_bytes(m) ? h->medium_out_bytes : medium_bytes(m);
 }
 
-/* The block that is kept goes back; the room for it stays. */
-static bool medium_drop(struct heap* h, unsigned m) {
-    void* p = h->kept_medium[m].block;
-    if (!medium_is_kept(p)) return false;
-    store_relaxed(&h->kept_medium[m].block, MEDIUM_ROOM);
-    return medium_give_back(h, m, arena_chunk(p), p);
+/* Blocks on their way back to their chunks, so that a lock is taken for many. */
+struct outgoing {
+    unsigned count;
+    bool some; /* there is something for a pass */
+    void* blocks[64];
+};
+
+static void outgoing_send(struct outgoing* o) {
+    if (o->count != 0) o->some |= arena_free(o->blocks, o->count);
+    o->count = 0;
 }
 
-static bool medium_close(struct heap* h, unsigned m) {
-    bool some = medium_drop(h, m);
-    store_relaxed(&h->kept_medium[m].block, NULL);
-    h->kept_medium_classes &= ~(1ull << m);
-    h->kept_medium_bytes -= (uint32_t)medium_bytes(m);
-    return some;
-}
-
-static void medium_close_empty(struct heap* h) {
-    for (uint64_t left = h->kept_medium_classes; left != 0; left &= left - 1)
-        if (h->kept_medium[bit_low(left)].block == MEDIUM_ROOM) (void)medium_close(h, bit_low(left));
-}
-
-/* Have room for a block of class m: of the others the empty ones go first, then class by class in turn. */
-static bool medium_make_room(struct heap* h, unsigned m) {
-    size_t bytes = medium_bytes(m);
-    bool some = false;
-    if (h->kept_medium_bytes + bytes > core_options.thread_kept_max) medium_close_empty(h);
-    while (h->kept_medium_bytes + bytes > core_options.thread_kept_max) {
-        uint64_t next = h->kept_medium_classes & ~0ull << h->medium_hand;
-        unsigned gone = bit_low(next != 0 ? next : h->kept_medium_classes);
-        h->medium_hand = gone + 1;
-        some |= medium_close(h, gone);
+/* The `count` oldest kept blocks of the class are the thread's no more. */
+static void outgoing_put(struct outgoing* o, struct heap* h, unsigned m, unsigned count) {
+    struct kept_medium* k = &h->kept_medium[m];
+    if (o->count + count > sizeof o->blocks / sizeof o->blocks[0]) outgoing_send(o);
+    for (unsigned i = 0; i < count; i++) {
+        o->blocks[o->count++] = k->ring[k->from % KEPT_RING].block;
+        __atomic_signal_fence(__ATOMIC_SEQ_CST);
+        store_relaxed(&k->from, k->from + 1);
+        medium_gone(h, m);
     }
-    h->kept_medium_bytes += (uint32_t)bytes;
-    h->kept_medium_classes |= 1ull << m;
-    return some;
+    h->kept_medium_bytes -= count * medium_bytes(m);
+}
+
+/* What the thread may keep: a part of what it took from chunks, since that is what comes and goes. */
+static size_t medium_kept_max(const struct heap* h) {
+    enum { least = 65536, parts = 16 };
+    uint64_t most = least + h->medium_out_bytes / parts;
+    return most < core_options.thread_kept_max ? (size_t)most : core_options.thread_kept_max;
+}
+
+/* Have room for a block of class m: of its class the older half goes, of all, class by class in turn, until a
+ * quarter of the room is free. */
+static bool medium_make_room(struct heap* h, unsigned m) {
+    enum { rounds = 4 };
+    static_assert(KEPT_RING < 1 << rounds, "halves of a full ring, until none is left");
+    struct outgoing o;
+    o.count = 0;
+    o.some = false;
+    unsigned count = medium_kept_count(&h->kept_medium[m]);
+    if (count >= medium_kept_count_max(m)) outgoing_put(&o, h, m, (count + 1) / 2);
+    if (!medium_has_room(h, m)) {
+        size_t enough = h->kept_medium_max - h->kept_medium_max / 4;
+        if (enough > h->kept_medium_max - medium_bytes(m)) enough = h->kept_medium_max - medium_bytes(m);
+        for (unsigned i = 0; h->kept_medium_bytes > enough && i < rounds * MEDIUM_CLASSES; i++) {
+            h->medium_hand = (h->medium_hand + 1) % MEDIUM_CLASSES;
+            count = medium_kept_count(&h->kept_medium[h->medium_hand]);
+            if (count != 0) outgoing_put(&o, h, h->medium_hand, (count + 1) / 2);
+        }
+        if (h->kept_medium_bytes > enough) h->kept_medium_bytes = 0; /* none is left: see medium_drop_all */
+    }
+    outgoing_send(&o);
+    return o.some;
 }
 
 /* Block p is in nobody's hands but the caller's: another tag. NULL after a report. */
@@ -139,12 +164,13 @@ WEIR_FN void medium_free(struct slice* s, void* p, const char* call) {
     if (tag_is_on() && (p = medium_next(s, p, call)) == NULL) return;
     unsigned m = block_class(known);
     bool some = false;
-    if (h != &heap_empty && medium_bytes(m) <= core_options.thread_kept_max) {
-        /* The block that was used last is the one to keep. */
-        some = h->kept_medium[m].block == NULL ? medium_make_room(h, m) : medium_drop(h, m);
-        medium_keep(&h->kept_medium[m], p, block);
+    if (h != &heap_empty) h->kept_medium_max = medium_kept_max(h);
+    if (h != &heap_empty && medium_bytes(m) <= h->kept_medium_max) {
+        if (!medium_has_room(h, m)) some = medium_make_room(h, m);
+        medium_keep(h, m, p, block);
     } else {
-        some = medium_give_back(h, m, s, p);
+        if (h != &heap_empty) medium_gone(h, m);
+        some = arena_free(&p, 1);
     }
     if (some) release_poke();
 }
@@ -164,7 +190,12 @@ WEIR_FN void* medium_retag(struct slice* s, void* p, const char* call) {
 }
 
 WEIR_FN void medium_drop_all(struct heap* h) {
-    while (h->kept_medium_classes != 0) (void)medium_close(h, bit_low(h->kept_medium_classes));
+    struct outgoing o;
+    o.count = 0;
+    for (unsigned m = 0; m < MEDIUM_CLASSES; m++)
+        outgoing_put(&o, h, m, medium_kept_count(&h->kept_medium[m]));
+    outgoing_send(&o);
+    h->kept_medium_bytes = 0; /* a fork in the middle of a call may have had it otherwise */
 }
 
 WEIR_FN void medium_age(struct heap* h) {

@@ -1,6 +1,6 @@
 /* medium.h: blocks of more than SMALL_MAX bytes whose class the thread has few of: from chunks that threads
- * share (heap/arena.h), by way of one kept block per class. Classes of which it has more get slabs, which are
- * faster in bulk.
+ * share (heap/arena.h), by way of a few kept blocks per class. Classes of which it has more get slabs, which
+ * are faster in bulk.
  *
  * Internal to the heap layer.
  *
@@ -11,34 +11,57 @@
 
 #include "heap/heap.h"
 
-/* What stands in a slot of kept_medium that has room for a block and none. */
-#define MEDIUM_ROOM ((void*)1)
-WEIR_INLINE bool medium_is_kept(const void* block) { return (uintptr_t)block > (uintptr_t)MEDIUM_ROOM; }
+/* So many blocks of a class may be kept, by octave: fewer of large ones, as each takes the room of many
+ * small. */
+WEIR_INLINE unsigned medium_kept_count_max(unsigned m) {
+    static const uint8_t by_octave[] = {8, 6, 4, 3, 2, 1};
+    static_assert(sizeof by_octave * 8 == MEDIUM_CLASSES, "each octave has a row");
+    return by_octave[m / 8];
+}
+WEIR_INLINE size_t medium_bytes(unsigned m) { return size_classes[SMALL_CLASSES + m].bytes; }
+WEIR_INLINE unsigned medium_kept_count(const struct kept_medium* k) {
+    return load_relaxed(&k->to) - load_relaxed(&k->from);
+}
+WEIR_INLINE struct kept_block* medium_youngest(struct kept_medium* k) {
+    return &k->ring[(k->to - 1) % KEPT_RING];
+}
 
-/* The kept block of a medium class, for the program; NULL: there is none. */
+/* The kept block of a medium class, for the program; NULL: there is none. At each instruction a fork's child
+ * may go on with what is there: a block is in the ring, or the caller's. */
 WEIR_INLINE void* medium_unkeep(struct heap* h, unsigned m) {
     struct kept_medium* k = &h->kept_medium[m];
-    void* p = k->block;
-    if (!medium_is_kept(p)) return NULL;
-    store_relaxed(&k->block, MEDIUM_ROOM);
+    uint32_t to = k->to;
+    if (to == k->from) return NULL;
+    struct kept_block b = *medium_youngest(k);
+    store_relaxed(&k->to, to - 1);
     __atomic_signal_fence(__ATOMIC_SEQ_CST);
-    store_relaxed(k->known, (uint16_t)(load_relaxed(k->known) & ~BLOCK_KEPT));
+    h->kept_medium_bytes -= medium_bytes(m);
+    store_relaxed(b.known, (uint16_t)(load_relaxed(b.known) & ~BLOCK_KEPT));
     store_relaxed(&h->handed_out, h->handed_out + 1);
-    return p;
+    return b.block;
 }
-WEIR_INLINE void medium_keep(struct kept_medium* k, void* p, uint16_t* known) {
+/* There is room. */
+WEIR_INLINE void medium_keep(struct heap* h, unsigned m, void* p, uint16_t* known) {
+    struct kept_medium* k = &h->kept_medium[m];
+    uint32_t to = k->to;
     store_relaxed(known, (uint16_t)(load_relaxed(known) | BLOCK_KEPT));
-    k->known = known;
+    k->ring[to % KEPT_RING] = (struct kept_block){p, known};
+    h->kept_medium_bytes += medium_bytes(m);
     __atomic_signal_fence(__ATOMIC_SEQ_CST);
-    store_relaxed(&k->block, p);
+    store_release(&k->to, to + 1); /* publishes the entry to the child of another thread's fork */
+}
+WEIR_INLINE bool medium_has_room(const struct heap* h, unsigned m) {
+    return medium_kept_count(&h->kept_medium[m]) < medium_kept_count_max(m) &&
+           h->kept_medium_bytes + medium_bytes(m) <= h->kept_medium_max;
 }
 /* Free p, in the chunk of first record s, if it is a block that there is room to keep. */
 WEIR_INLINE bool medium_free_kept(const struct slice* s, void* p) {
     uint16_t* block = arena_block(s, p);
     if (weir_unlikely(block == NULL || (load_relaxed(block) & BLOCK_KEPT) != 0)) return false;
-    struct kept_medium* k = &heap_self()->kept_medium[block_class(load_relaxed(block))];
-    if (k->block != MEDIUM_ROOM) return false;
-    medium_keep(k, p, block);
+    struct heap* h = heap_self();
+    unsigned m = block_class(load_relaxed(block));
+    if (!medium_has_room(h, m)) return false; /* heap_empty never has any */
+    medium_keep(h, m, p, block);
     return true;
 }
 /* A block of class c >= SMALL_CLASSES at a multiple of `align`; NULL: it is for a slab to give. */
@@ -53,7 +76,7 @@ WEIR_FN void* medium_retag(struct slice* s, void* p, const char* call);
 WEIR_FN void medium_free(struct slice* s, void* p, const char* call);
 /* Usable bytes of the block at p; 0 after a report. */
 WEIR_FN size_t medium_usable(const struct slice* s, const void* p, const char* call);
-/* Free the blocks that a heap keeps, and have no room for others. The caller owns it. */
+/* Free the blocks that a heap keeps. The caller owns it. */
 WEIR_FN void medium_drop_all(struct heap* h);
 /* Now and then: a class of which the thread had many has to show it again. */
 WEIR_FN void medium_age(struct heap* h);

@@ -72,11 +72,13 @@ static void heap_reset(struct heap* h) {
     store_relaxed(&h->kept_large_owed, false);
     store_relaxed(&h->kept_large_turns, (uint64_t)0);
     for (unsigned m = 0; m < MEDIUM_CLASSES; m++) {
-        store_relaxed(&h->kept_medium[m].block, NULL);
+        store_relaxed(&h->kept_medium[m].from, 0u);
+        store_relaxed(&h->kept_medium[m].to, 0u);
         h->medium_out[m] = 0;
     }
-    h->kept_medium_classes = 0;
-    h->kept_medium_bytes = h->medium_hand = h->arena = 0;
+    h->medium_out_bytes = 0;
+    h->kept_medium_bytes = h->kept_medium_max = 0;
+    h->medium_hand = h->arena = 0;
     for (unsigned i = 0; i < KEPT_WORDS; i++) h->kept[i] = 0;
     h->kept_bytes = h->closed_bytes = 0;
     h->busy = 0;

@@ -116,7 +116,7 @@ void churn(Random& random, Model& model, unsigned rounds, unsigned most, const s
         else if (model.size() != 0)
             model.free_nth(random.below(model.size()));
         EXPECT_LE(unit_arena_idle_bytes(),
-                  (idle_most + UNIT_QUICK_BYTES_MAX) * os_cpu_count()); // in each arena
+                  (idle_most + UNIT_QUICK_BYTES) * os_cpu_count()); // in each arena
         if (i % 16 != 0) continue;
         EXPECT_TRUE(unit_arena_check()) << "step " << i;
         if (i % 256 != 0) continue;
@@ -228,12 +228,12 @@ TEST(Arena, AFreedBlockIsTheNextOfItsClass) {
 
 // No more than so much waits: what is freed past that are runs, and idle pages, and holes.
 TEST(Arena, FewFreedBlocksWait) {
-    for (unsigned chunks : {4u, 12u})
+    for (unsigned chunks : {1u, 4u, 12u})
         EXPECT_FINE(in_child([=] {
             windows_are_endless();
             stay_on_one_processor();
             unit_attach();
-            const size_t most = std::min<size_t>(chunks * UNIT_QUICK_CHUNK_BYTES_MAX, UNIT_QUICK_BYTES_MAX);
+            const size_t most = std::min<size_t>(chunks * UNIT_QUICK_CHUNK_BYTES, UNIT_QUICK_BYTES);
             uint32_t home = 0;
             std::vector<void*> all;
             for (unsigned i = 0; i < chunks * UNIT_CHUNK_BYTES / 2048; i++)
@@ -247,6 +247,60 @@ TEST(Arena, FewFreedBlocksWait) {
             EXPECT_EQ(peak, most);
             EXPECT_TRUE(unit_arena_check());
         }));
+}
+
+// Where use goes down and up again by much, what comes back waits, and a pass is told; where it only goes
+// down, it becomes runs.
+TEST(Arena, WhatComesAndGoesWaits) {
+    EXPECT_FINE(in_child([] {
+        if (tag_is_on()) return; // nothing waits then
+        windows_are_endless();
+        stay_on_one_processor();
+        unit_attach();
+        const size_t bytes = 2048;
+        const unsigned m = class_of(bytes) - SMALL_CLASSES;
+        uint32_t home = 0;
+        std::vector<void*> all;
+        size_t owed = unit_release_owed();
+        auto wave = [&] {
+            while (all.size() < 1500) all.push_back(unit_arena_alloc(&home, m, 1));
+            for (; all.size() > 100; all.pop_back()) unit_arena_free(all.back());
+            return unit_arena_idle_bytes();
+        };
+        EXPECT_LE(wave(), idle_most + UNIT_QUICK_BYTES);
+        EXPECT_EQ(unit_release_owed(), owed);
+        for (unsigned i = 0; i < 24; i++) wave();
+        EXPECT_GE(wave(), 1400 * bytes);
+        EXPECT_GT(unit_release_owed(), owed);
+        EXPECT_TRUE(unit_arena_check());
+        unit_arena_publish();
+        EXPECT_EQ(unit_arena_idle_bytes(), 0u); // all of it is holes
+        while (all.size() < size_t{6} * UNIT_QUICK_LOOK) all.push_back(unit_arena_alloc(&home, m, 1));
+        for (; all.size() > 100; all.pop_back()) unit_arena_free(all.back());
+        EXPECT_LE(unit_arena_idle_bytes(), idle_most + UNIT_QUICK_BYTES);
+        EXPECT_TRUE(unit_arena_check());
+    }));
+}
+
+// Before an arena takes pages that have no memory, what waits is merged.
+TEST(Arena, WhatWaitsGoesBeforeMoreMemory) {
+    EXPECT_FINE(in_child([] {
+        windows_are_endless();
+        stay_on_one_processor();
+        unit_attach();
+        uint32_t home = 0;
+        const unsigned small = class_of(4096) - SMALL_CLASSES, large = class_of(32768) - SMALL_CLASSES;
+        EXPECT_EQ(unit_arena_alloc_resident(&home, small, 1), nullptr); // there is none yet
+        std::vector<void*> all;
+        for (unsigned i = 0; i < 3 * UNIT_CHUNK_BYTES / 4096 + 10; i++)
+            all.push_back(unit_arena_alloc(&home, small, 1));
+        EXPECT_EQ(chunk_count(), 4u);
+        EXPECT_EQ(unit_arena_alloc_resident(&home, small, 1), nullptr); // what is left has no memory
+        for (unsigned i = 100; i < 130; i++) unit_arena_free(all[i]);   // fewer than may wait
+        EXPECT_EQ(bare(unit_arena_alloc(&home, large, 1)), bare(all[100]));
+        EXPECT_EQ(bare(unit_arena_alloc_resident(&home, large, 1)), bare(all[108]));
+        EXPECT_TRUE(unit_arena_check());
+    }));
 }
 
 TEST(Arena, ChunksComeAndGo) {
@@ -297,7 +351,7 @@ TEST(Arena, AFullOneHasNothingAndSlabsServe) {
         all[100] = p;
         EXPECT_TRUE(unit_arena_check());
         for (void* q : all) unit_arena_free(q);
-        EXPECT_EQ(chunk_count(), 1u);
+        EXPECT_LE(chunk_count(), 1 + UNIT_QUICK_BYTES / SLAB_MAX); // for those that wait, and an empty one
         unit_collect();
         expect_no_chunk_left();
     }));

@@ -18,6 +18,7 @@
 #include "heap/slab.h"
 #include "heap/visit.h"
 #include "os/os.h"
+#include "page/release.h"
 #include "page/hole.h"
 #include "page/release.h"
 #include "page/span.h"
@@ -118,7 +119,11 @@ void unit_set_hooks(void (*attach)(void), void (*tick)(void)) {
 }
 
 void* unit_arena_alloc(uint32_t* home, unsigned m, size_t align) { return arena_alloc(home, m, align); }
-bool unit_arena_free(void* p) { return arena_free(arena_chunk(p), p); }
+void* unit_arena_alloc_resident(uint32_t* home, unsigned m, size_t align) {
+    return arena_alloc_resident(home, m, align);
+}
+uint64_t unit_release_owed(void) { return load_relaxed(&release_owed); }
+bool unit_arena_free(void* p) { return arena_free(&p, 1); }
 bool unit_arena_check(void) { return arena_check(); }
 void unit_arena_publish(void) { arena_publish_all(); }
 void unit_arena_trim(void) { arena_trim_all(); }
@@ -137,14 +142,16 @@ uint64_t unit_chunk_blocks(const void* p) {
         }
     return hash;
 }
+unsigned unit_kept_count(unsigned m) { return medium_kept_count(&heap_self()->kept_medium[m]); }
+unsigned unit_kept_count_max(unsigned m) { return medium_kept_count_max(m); }
 void* unit_kept_block(unsigned m) {
-    void* p = heap_self()->kept_medium[m].block;
-    return medium_is_kept(p) ? p : NULL;
+    return unit_kept_count(m) == 0 ? NULL : medium_youngest(&heap_self()->kept_medium[m])->block;
 }
+size_t unit_kept_medium_max(void) { return heap_self()->kept_medium_max; }
 size_t unit_kept_medium_bytes(void) { return heap_self()->kept_medium_bytes; }
 uint32_t unit_home_arena(void) { return heap_self()->arena; }
-static_assert((int)UNIT_QUICK_CHUNK_BYTES_MAX == (int)QUICK_CHUNK_BYTES_MAX &&
-                  (int)UNIT_QUICK_BYTES_MAX == (int)QUICK_BYTES_MAX,
+static_assert((int)UNIT_QUICK_CHUNK_BYTES == (int)QUICK_CHUNK_BYTES &&
+                  (int)UNIT_QUICK_BYTES == (int)QUICK_BYTES && (int)UNIT_QUICK_LOOK == (int)QUICK_LOOK,
               "glue.h has the heap's own number");
 static_assert((int)UNIT_MEDIUM_CLASSES == (int)MEDIUM_CLASSES &&
                   (int)UNIT_CHUNK_BYTES == CHUNK_SLICES * SLICE_BYTES,

@@ -60,7 +60,7 @@ void unit_set_hooks(void (*attach)(void), void (*tick)(void));
 
 /* Blocks in chunks: heap/arena.h and heap/medium.h. */
 enum { UNIT_MEDIUM_CLASSES = CLASS_COUNT - SMALL_CLASSES, UNIT_CHUNK_BYTES = 1 << 20 };
-enum { UNIT_QUICK_CHUNK_BYTES_MAX = 32768, UNIT_QUICK_BYTES_MAX = 262144 };
+enum { UNIT_QUICK_CHUNK_BYTES = 32768, UNIT_QUICK_BYTES = 262144, UNIT_QUICK_LOOK = 4096 };
 void* unit_arena_alloc(uint32_t* home, unsigned m, size_t align);
 bool unit_arena_free(void* p);
 bool unit_arena_check(void);
@@ -69,13 +69,20 @@ void* unit_arena_retag(void* p); /* its tag was looked at */
 void unit_arena_publish(void);
 uint64_t unit_arena_used(unsigned m);
 uint64_t unit_arena_idle_bytes(void);
+/* NULL where that takes pages that have no memory just now. */
+void* unit_arena_alloc_resident(uint32_t* home, unsigned m, size_t align);
+uint64_t unit_release_owed(void);
 bool unit_in_chunk(const void* p);
 /* A hash of the blocks that a chunk's bits say are in it: where each starts, and of which class. Takes no
  * lock. */
 uint64_t unit_chunk_blocks(const void* p);
 /* What the calling thread keeps for its next allocation of a medium class, and what it has room to keep of
  * all. */
+/* The youngest; NULL: none. */
 void* unit_kept_block(unsigned m);
+unsigned unit_kept_count(unsigned m);
+unsigned unit_kept_count_max(unsigned m);
+size_t unit_kept_medium_max(void);
 size_t unit_kept_medium_bytes(void);
 uint32_t unit_home_arena(void);
 

@@ -54,6 +54,69 @@ TEST(Medium, AFreedBlockIsTheNextOneOfItsClass) {
     }));
 }
 
+TEST(Medium, TheYoungestIsGivenOutFirstAndTheOldestGoesBackFirst) {
+    EXPECT_FINE(in_child([] {
+        start("release=off:sparse_max=65535");
+        for (unsigned m = 0; m < UNIT_MEDIUM_CLASSES; m += 4) {
+            unsigned most = unit_kept_count_max(m);
+            std::vector<void*> all;
+            for (unsigned i = 0; i < most + 1; i++) all.push_back(unit_alloc(class_bytes(m)));
+            for (unsigned i = 0; i < most; i++) {
+                EXPECT_EQ(unit_kept_count(m), i);
+                unit_free(all[i]);
+            }
+            EXPECT_EQ(unit_kept_count(m), most);
+            unit_free(all[most]); // half of them go
+            EXPECT_EQ(unit_kept_count(m), most / 2 + 1);
+            EXPECT_EQ(used_blocks(), most / 2 + 1);
+            for (unsigned i = 0; i < most / 2 + 1; i++)
+                EXPECT_EQ(bare(unit_alloc(class_bytes(m))), bare(all[most - i])) << class_bytes(m);
+            EXPECT_EQ(unit_kept_count(m), 0u);
+            for (unsigned i = 0; i < most / 2 + 1; i++) unit_free(all[most - i]);
+            unit_collect();
+            EXPECT_EQ(unit_kept_count(m), 0u);
+            EXPECT_EQ(unit_kept_medium_bytes(), 0u);
+        }
+        expect_nothing_left();
+    }));
+}
+
+// It is a part of what the thread has of such blocks.
+TEST(Medium, WhoHasMoreKeepsMore) {
+    EXPECT_FINE(in_child([] {
+        start("release=off");
+        unit_free(unit_alloc(4096));
+        size_t least = unit_kept_medium_max();
+        EXPECT_GE(least, 65536u);
+        std::vector<void*> all;
+        for (unsigned i = 0; i < 512; i++) all.push_back(unit_alloc(16384));
+        for (unsigned i = 0; i < 8; i++, all.pop_back()) unit_free(all.back());
+        EXPECT_GE(unit_kept_medium_max(), least + 500 * 16384 / 16);
+        EXPECT_LE(unit_kept_medium_max(), core_options.thread_kept_max);
+        for (; !all.empty(); all.pop_back()) unit_free(all.back());
+        EXPECT_LE(unit_kept_medium_max(), least + 8192);
+        expect_nothing_left();
+    }));
+}
+
+// What the thread keeps of other classes goes before the arena takes pages that have no memory.
+TEST(Medium, WhatIsKeptGoesBeforeMoreMemory) {
+    EXPECT_FINE(in_child([] {
+        if (tag_is_on()) return; // a block gets its tag in the arena
+        start("release=off:sparse_max=65535");
+        std::vector<void*> all;
+        for (unsigned i = 0; i < 800; i++) all.push_back(unit_alloc(3000 + i % 40 * 700));
+        for (unsigned i = 0; i < 60; i++) unit_free(all[i]), all[i] = nullptr;
+        ASSERT_GT(unit_kept_medium_bytes(), 65536u);
+        void* larger = unit_alloc(65536);
+        EXPECT_EQ(unit_kept_medium_bytes(), 0u);
+        EXPECT_TRUE(unit_arena_check());
+        unit_free(larger);
+        for (void* p : all) unit_free(p);
+        expect_nothing_left();
+    }));
+}
+
 TEST(Medium, KeptBlocksStayWithinTheBound) {
     for (size_t bound : {0u, 4096u, 65536u, 1u << 20})
         EXPECT_FINE(in_child([=] {
@@ -68,9 +131,9 @@ TEST(Medium, KeptBlocksStayWithinTheBound) {
                     blocks.free(random.below(blocks.all.size()));
                 size_t kept = 0, count = 0;
                 for (unsigned m = 0; m < UNIT_MEDIUM_CLASSES; m++)
-                    if (unit_kept_block(m) != nullptr) kept += class_bytes(m), count++;
-                ASSERT_LE(kept, unit_kept_medium_bytes());
-                ASSERT_LE(unit_kept_medium_bytes(), bound);
+                    kept += unit_kept_count(m) * class_bytes(m), count += unit_kept_count(m);
+                ASSERT_EQ(kept, unit_kept_medium_bytes());
+                ASSERT_LE(kept, bound);
                 ASSERT_EQ(used_blocks(), blocks.all.size() + count);
                 if (i % 64 != 0) continue;
                 struct unit_figures f;
@@ -148,8 +211,10 @@ TEST(Medium, AClassWithManyBlocksGetsSlabs) {
         void* kept = unit_alloc(1500);
         EXPECT_EQ(bare(kept), bare(all[4])); // kept, whatever the class is
         all[4] = kept;
+        while (unit_kept_count(medium_of(1500)) != 0) all.push_back(unit_alloc(1500));
         void* p = unit_alloc(1500);
         EXPECT_FALSE(unit_in_chunk(p)); // it has a slab
+        for (; all.size() > 8; all.pop_back()) unit_free(all.back());
         unit_free(p);
         unit_free(all[4]);
         unit_collect(); // and now none
@@ -304,6 +369,15 @@ TEST(Medium, AKeptBlockFreedAgainIsReported) {
         EXPECT_EQ(bare(unit_alloc(3000)), bare(static_cast<void*>(p))); // and it is kept once
         EXPECT_NE(bare(unit_alloc(3000)), bare(static_cast<void*>(p)));
     });
+}
+TEST(Medium, EachOfSeveralKeptBlocksFreedAgainIsReported) {
+    for (unsigned twice = 0; twice < 3; twice++)
+        expect_report(TWICE("free"), 0, [=](char* p) {
+            void* all[] = {p, unit_alloc(3000), unit_alloc(3000)};
+            std::swap(all[0], all[twice]);
+            for (void* q : all) unit_free(q);
+            unit_free(p);
+        });
 }
 TEST(Medium, ABlockInAFreeRunFreedAgainIsReported) {
     expect_report(TWICE("free"), 0, [](char* p) {
