@@ -16,6 +16,7 @@ struct view {
     struct slice* slab;
     const struct size_class* class;
     struct slice_pages* pages; /* of the first slice */
+    uintptr_t start;           /* of the first block */
     uint32_t shift;            /* log2 of a page's bytes */
     uint32_t slice_shift;      /* log2 of the pages in a slice */
     bool visited;              /* not by its owner: what is wrong with it is left for the owner to report */
@@ -23,8 +24,9 @@ struct view {
 };
 
 static struct view view_of(struct slice* s) {
-    return (struct view){s,     slab_class(s), slice_pages(s), page_shift, SLICE_SHIFT - page_shift,
-                         false, tag_is_on()};
+    return (struct view){
+        s,     slab_class(s), slice_pages(s), slice_address(s), page_shift, SLICE_SHIFT - page_shift,
+        false, tag_is_on()};
 }
 
 static struct slice_pages* record_of(const struct view* v, uint32_t page) {
@@ -74,26 +76,32 @@ static block_t* at_address(const struct view* v, uintptr_t address) {
     return config_tags && v->tagged ? tag_read((void*)address) : (block_t*)address;
 }
 static block_t* block_at(const struct view* v, uint32_t block) {
-    return at_address(v, slice_address(v->slab) + (size_t)block * v->class->bytes);
+    return at_address(v, v->start + (size_t)block * v->class->bytes);
 }
 static bool page_is_same(const struct view* v, const block_t* a, const block_t* b) {
     return arch_page_is_same((uintptr_t)a, (uintptr_t)b, v->shift);
 }
-static block_t* list_at(const struct view* v, uint32_t page) {
+WEIR_INLINE block_t* list_at(const struct view* v, uint32_t page) {
     uint16_t head = record_of(v, page)->head[index_of(v, page)];
     if (head == 0) return NULL;
-    uintptr_t slice = slice_address(v->slab) + ((uintptr_t)(page >> v->slice_shift) << SLICE_SHIFT);
+    uintptr_t slice = v->start + ((uintptr_t)(page >> v->slice_shift) << SLICE_SHIFT);
     return at_address(v, slice + (uintptr_t)(head - 1) * GRANULE);
 }
+WEIR_INLINE void list_start(const struct view* v, uint32_t page, const block_t* first) {
+    struct slice_pages* r = record_of(v, page);
+    uint32_t i = index_of(v, page);
+    r->head[i] = (uint16_t)(((uintptr_t)first & (SLICE_BYTES - 1)) / GRANULE + 1);
+    r->listed |= (uint16_t)(1u << i);
+}
 static void list_set(const struct view* v, uint32_t page, const block_t* first) {
+    if (first != NULL) {
+        list_start(v, page, first);
+        return;
+    }
     struct slice_pages* r = record_of(v, page);
     uint32_t i = index_of(v, page);
     r->head[i] = 0;
     r->listed &= (uint16_t)~(1u << i);
-    if (first == NULL) return;
-    uintptr_t offset = (uintptr_t)first & (SLICE_BYTES - 1);
-    r->head[i] = (uint16_t)(offset / GRANULE + 1);
-    r->listed |= (uint16_t)(1u << i);
 }
 
 /* Atomic: visitors look at the count before they take a lock. */
@@ -260,11 +268,13 @@ static void sort_report(const struct slice* s, block_t* p, const block_t* last, 
 
 /* Whether a block is among the first ones on its page's list: what was freed twice in a short while is. A
  * link that leads elsewhere ends the look: whoever follows it reports it. */
-static bool list_starts_with(const struct view* v, const block_t* p, const block_t* block) {
+WEIR_INLINE bool list_starts_with(const struct view* v, const block_t* p, const block_t* block) {
     enum { look = 8 };
-    for (unsigned n = 0; n < look && p != NULL; p = p->next, n++) {
+    /* Bits in which no block of the page differs from another; the list's end does. */
+    const uintptr_t same = arch_page_mask(v->shift) | (GRANULE - 1);
+    for (unsigned n = 0; n < look; p = p->next, n++) {
         if (p == block) return true;
-        if (!page_is_same(v, p, block) || (uintptr_t)p % GRANULE != 0) return false;
+        if ((((uintptr_t)p ^ (uintptr_t)block) & same) != 0) return false;
     }
     return false;
 }
@@ -282,13 +292,12 @@ struct sorting {
  * Returns their number. */
 static uint32_t list_sort(const struct view* v, struct sorting* l, const block_t* end, uint32_t most) {
     const struct size_class* k = v->class;
-    uintptr_t start = slice_address(v->slab);
     uint32_t done = 0;
     block_t* p = l->left;
     l->last = NULL;
     for (; done < most && p != end && p != NULL; done++) {
         uint32_t block;
-        if (!class_finds_block(k, (uintptr_t)p - start, &block)) break;
+        if (!class_finds_block(k, (uintptr_t)p - v->start, &block)) break;
         uint32_t offset = block * k->bytes;
         uint32_t home = offset >> v->shift;
         uint32_t last_page = (offset + k->bytes - 1) >> v->shift;
@@ -300,7 +309,7 @@ static uint32_t list_sort(const struct view* v, struct sorting* l, const block_t
         r->used[i]--;
         if (last_page != home) block_cross(v, block, home, false);
         p->next = first;
-        list_set(v, home, p);
+        list_start(v, home, p);
         if (home < l->from) l->from = home;
         if (last_page > l->to) l->to = last_page;
         l->last = p;
@@ -498,7 +507,7 @@ static bool build_take(const struct view* v, bool clean, uint32_t* from, uint32_
 static block_t** build_run(const struct view* v, uint32_t page, uint32_t block, uint32_t end,
                            block_t** link) {
     uint32_t bytes = v->class->bytes;
-    uintptr_t address = slice_address(v->slab) + (size_t)block * bytes;
+    uintptr_t address = v->start + (size_t)block * bytes;
     record_of(v, page)->used[index_of(v, page)] += (uint16_t)(end - block);
     for (; block < end; block++, address += bytes) {
         *link = (block_t*)address;

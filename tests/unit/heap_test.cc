@@ -473,6 +473,24 @@ TEST(Heap, EarlyListsAreWalked) {
     EXPECT_NE(ended.printed.find(" in malloc; see docs/errors/double-free.md\n"), std::string::npos);
 }
 
+// The first free is on the list of its page already when the second is sorted; others keep the page.
+TEST(Heap, WhatIsSortedAndFreedAgainIsFound) {
+    enum { count = 200, first_look = 8 };
+    for (unsigned between : {0u, 3u, first_look - 1u}) {
+        Ended ended = in_child([&] {
+            std::vector<void*> blocks;
+            for (int i = 0; i < count; i++) blocks.push_back(unit_alloc(64));
+            unit_free(blocks[100]);
+            for (unsigned i = 0; i < between; i++) unit_free(blocks[101 + i]);
+            unit_detach();
+            unit_free(blocks[100]);
+            unit_detach();
+        });
+        EXPECT_TRUE(ended.aborted()) << between;
+        EXPECT_EQ(ended.printed.substr(0, sizeof twice_freed - 1), twice_freed) << between;
+    }
+}
+
 TEST(Heap, AfterCheckFirstOneInCheckEveryIsWalked) {
     for (unsigned every : {1u, 2u, 3u})
         for (unsigned turns = 0; turns < 6; turns++) {

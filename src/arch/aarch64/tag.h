@@ -34,6 +34,8 @@ WEIR_INLINE bool arch_distance_within(uintptr_t distance, uintptr_t bytes) {
 WEIR_INLINE bool arch_distance_below(uintptr_t distance, uintptr_t limit) {
     return distance << 8 < limit << 8;
 }
+/* The bits of an address that say on which page of 2^shift bytes it lies. */
+WEIR_INLINE uintptr_t arch_page_mask(unsigned shift) { return ~(uintptr_t)0 >> 8 >> shift << shift; }
 /* Two addresses' pages of 2^shift bytes are the same. */
 WEIR_INLINE bool arch_page_is_same(uintptr_t a, uintptr_t b, unsigned shift) {
     return (a ^ b) << 8 >> shift >> 8 == 0;

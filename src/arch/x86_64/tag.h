@@ -13,6 +13,8 @@ enum { ARCH_HAS_TAGS = 0, ARCH_TAG_SHIFT = 56, ARCH_TAG_GRANULE = 16 };
 WEIR_INLINE bool arch_distance_within(uintptr_t distance, uintptr_t bytes) { return distance < bytes; }
 
 WEIR_INLINE bool arch_distance_below(uintptr_t distance, uintptr_t limit) { return distance < limit; }
+/* The bits of an address that say on which page of 2^shift bytes it lies. */
+WEIR_INLINE uintptr_t arch_page_mask(unsigned shift) { return ~(uintptr_t)0 << shift; }
 /* Two addresses' pages of 2^shift bytes are the same. */
 WEIR_INLINE bool arch_page_is_same(uintptr_t a, uintptr_t b, unsigned shift) {
     return a >> shift == b >> shift;
