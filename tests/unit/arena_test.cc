@@ -253,10 +253,10 @@ TEST(Arena, FewFreedBlocksWait) {
 // down, it becomes runs.
 TEST(Arena, WhatComesAndGoesWaits) {
     EXPECT_FINE(in_child([] {
-        if (tag_is_on()) return; // nothing waits then
         windows_are_endless();
         stay_on_one_processor();
         unit_attach();
+        if (tag_is_on()) return; // nothing waits then
         const size_t bytes = 2048;
         const unsigned m = class_of(bytes) - SMALL_CLASSES;
         uint32_t home = 0;

@@ -69,8 +69,11 @@ TEST(Medium, TheYoungestIsGivenOutFirstAndTheOldestGoesBackFirst) {
             unit_free(all[most]); // half of them go
             EXPECT_EQ(unit_kept_count(m), most / 2 + 1);
             EXPECT_EQ(used_blocks(), most / 2 + 1);
-            for (unsigned i = 0; i < most / 2 + 1; i++)
-                EXPECT_EQ(bare(unit_alloc(class_bytes(m))), bare(all[most - i])) << class_bytes(m);
+            for (unsigned i = 0; i < most / 2 + 1; i++) {
+                void* again = unit_alloc(class_bytes(m));
+                EXPECT_EQ(bare(again), bare(all[most - i])) << class_bytes(m);
+                all[most - i] = again;
+            }
             EXPECT_EQ(unit_kept_count(m), 0u);
             for (unsigned i = 0; i < most / 2 + 1; i++) unit_free(all[most - i]);
             unit_collect();
@@ -102,8 +105,8 @@ TEST(Medium, WhoHasMoreKeepsMore) {
 // What the thread keeps of other classes goes before the arena takes pages that have no memory.
 TEST(Medium, WhatIsKeptGoesBeforeMoreMemory) {
     EXPECT_FINE(in_child([] {
-        if (tag_is_on()) return; // a block gets its tag in the arena
         start("release=off:sparse_max=65535");
+        if (tag_is_on()) return; // a block gets its tag in the arena
         std::vector<void*> all;
         for (unsigned i = 0; i < 800; i++) all.push_back(unit_alloc(3000 + i % 40 * 700));
         for (unsigned i = 0; i < 60; i++) unit_free(all[i]), all[i] = nullptr;
