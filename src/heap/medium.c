@@ -95,6 +95,11 @@ struct outgoing {
     void* blocks[64];
 };
 
+static void outgoing_start(struct outgoing* o) {
+    o->count = 0;
+    o->some = false;
+}
+
 static void outgoing_send(struct outgoing* o) {
     if (o->count != 0) o->some |= arena_free(o->blocks, o->count);
     o->count = 0;
@@ -126,8 +131,7 @@ static bool medium_make_room(struct heap* h, unsigned m) {
     enum { rounds = 4 };
     static_assert(KEPT_RING < 1 << rounds, "halves of a full ring, until none is left");
     struct outgoing o;
-    o.count = 0;
-    o.some = false;
+    outgoing_start(&o);
     unsigned count = medium_kept_count(&h->kept_medium[m]);
     if (count >= medium_kept_count_max(m)) outgoing_put(&o, h, m, (count + 1) / 2);
     if (!medium_has_room(h, m)) {
@@ -191,7 +195,7 @@ WEIR_FN void* medium_retag(struct slice* s, void* p, const char* call) {
 
 WEIR_FN void medium_drop_all(struct heap* h) {
     struct outgoing o;
-    o.count = 0;
+    outgoing_start(&o);
     for (unsigned m = 0; m < MEDIUM_CLASSES; m++)
         outgoing_put(&o, h, m, medium_kept_count(&h->kept_medium[m]));
     outgoing_send(&o);
