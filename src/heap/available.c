@@ -32,7 +32,10 @@ WEIR_FN void available_unlist_all(struct heap* h) {
     for (unsigned c = 0; c < CLASS_COUNT; c++) h->available[c] = h->scarce[c] = NULL;
 }
 
-WEIR_FN void available_list_again(struct heap* h, struct slice* s) { slab_list_push(list_of(h, s), s); }
+WEIR_FN void available_list_again(struct heap* h, struct slice* s) {
+    uint8_t listed = load_relaxed(&s->listed);
+    if (listed == LISTED_AVAILABLE || listed == LISTED_SCARCE) slab_list_push(list_of(h, s), s);
+}
 
 WEIR_FN void available_put(struct heap* h, struct slice* s, const char* call) {
     os_lock_take(&h->lock);

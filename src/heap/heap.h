@@ -136,6 +136,7 @@ struct heap {
     /* Registry; Sync: heaps_lock. */
     struct heap* registry_next;
     struct heap* spare_next;
+    int parked_tid;        /* of the thread that parked it */
     uint64_t parked_bytes; /* what it adds to release_parked; 0: it is not parked */
     int tid;               /* relaxed atomic; 0: spare */
     uint32_t id;

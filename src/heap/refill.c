@@ -462,6 +462,7 @@ static void slab_drained(struct heap* h, struct slice* s, block_t* first) {
 
 /* The countdown ended: whether blocks are still in use, so that nothing more than that is to be seen to. */
 static bool slab_lives_on(struct heap* h, struct slice* s) {
+    if (s->until != 0) return true; /* a fork's child: all blocks count as in use; see slab_forget_all */
     if (s->rest == 0) return false;
     slab_collect(s, "free"); /* while the countdown is at its end nobody steals the slab */
     if (slab_used(s) == 0) return false;

@@ -156,6 +156,7 @@ static bool heap_parks(struct heap* h) {
                  bytes <= PARKED_BYTES_EACH && bytes + load_relaxed(&release_parked) <= PARKED_BYTES_ALL;
     if (parks) {
         h->parked_bytes = bytes + h->kept_medium_bytes + 1;
+        h->parked_tid = os_thread_id();
         add_relaxed(&release_parked, h->parked_bytes);
         heap_count_live(false);
         store_relaxed(&h->tid, 0);
@@ -167,15 +168,26 @@ static bool heap_parks(struct heap* h) {
     return parks;
 }
 
-/* Under heaps_lock: take a parked heap off the list. */
-static struct heap* heap_unpark(struct heap** link) {
+/* Under heaps_lock: take a parked heap off the list. The id first: a raw fork's child takes no heap for a
+ * spare one that has something. */
+static struct heap* heap_unpark(struct heap** link, int tid) {
     struct heap* h = *link;
+    store_relaxed(&h->tid, tid);
+    __atomic_signal_fence(__ATOMIC_SEQ_CST);
     store_relaxed(link, h->spare_next);
     parked_count--;
     sub_relaxed(&release_parked, h->parked_bytes);
     h->parked_bytes = 0;
     heap_count_live(true);
     return h;
+}
+
+/* Under heaps_lock: whether a heap waits that thread `tid` parked: it allocates after its exit hook has run,
+ * and nobody takes from it again what it gets now. */
+static bool parked_by(int tid) {
+    const struct heap* h = parked;
+    while (h != NULL && h->parked_tid != tid) h = h->spare_next;
+    return h != NULL;
 }
 
 WEIR_FN void heaps_unpark(bool all) {
@@ -188,8 +200,7 @@ WEIR_FN void heaps_unpark(bool all) {
         os_lock_take(&heaps_lock);
         struct heap** link = &parked;
         while (!all && *link != NULL && !load_relaxed(&(*link)->visit_idle)) link = &(*link)->spare_next;
-        struct heap* h = *link == NULL ? NULL : heap_unpark(link);
-        if (h != NULL) store_relaxed(&h->tid, TID_UNKNOWN);
+        struct heap* h = *link == NULL ? NULL : heap_unpark(link, TID_UNKNOWN);
         os_lock_give(&heaps_lock);
         if (h == NULL) break;
         heap_disband(h, "thread exit");
@@ -242,11 +253,7 @@ static struct heap* heap_take(int tid) {
     /* Thread ids are reused: a heap under our own id was left by a thread that is gone. */
     for (struct heap* h = registry; h != NULL && tid != 0; h = h->registry_next)
         if (load_relaxed(&h->tid) == tid) return h;
-    if (parked != NULL) {
-        struct heap* h = heap_unpark(&parked);
-        store_relaxed(&h->tid, tid);
-        return h;
-    }
+    if (parked != NULL && !parked_by(tid)) return heap_unpark(&parked, tid);
     if (spares == NULL && registry_count >= sweep_at) registry_sweep();
     struct heap* h = spares;
     if (h != NULL) {
@@ -281,8 +288,8 @@ static void registry_repair(struct heap* self) {
 
 static void slab_list_again(struct slice* s, void* heap) {
     struct heap* h = heap;
-    if (load_relaxed(&s->kind) != SLICE_SLAB || load_relaxed(&s->listed) == 0) return;
-    if (owner_heap(load_relaxed(&s->owner)) == h) available_list_again(h, s);
+    if (load_relaxed(&s->kind) == SLICE_SLAB && owner_heap(load_relaxed(&s->owner)) == h)
+        available_list_again(h, s);
 }
 
 /* In the child of a raw fork, a lock that was the helper's is the caller's now: what the helper was changing
@@ -440,9 +447,7 @@ static void slab_leave_behind(struct slice* s, void* survivor) {
     if (owner != NULL && owner->set_aside) return;
     if (owner == self && self != &heap_empty) {
         if (!fork_has_own_lock && self->visited == s) slab_forget_all(s);
-        uint8_t listed = load_relaxed(&s->listed);
-        if (!fork_has_own_lock && (listed == LISTED_AVAILABLE || listed == LISTED_SCARCE))
-            available_list_again(self, s);
+        if (!fork_has_own_lock) available_list_again(self, s);
         return;
     }
     slab_forget_all(s);

@@ -103,6 +103,18 @@ TEST_NATIVE(Available, SparseSlabsArePacked) {
     }));
 }
 
+// A list that was written to is reported, not followed.
+TEST_NATIVE(Available, AListThatWasWrittenToIsNotPacked) {
+    Ended ended = in_child([] {
+        Full full(64, 40);
+        for (size_t i = 0; i < full.all.size(); i++)
+            if (i % 4 != 0) unit_free(std::exchange(full.all[i], nullptr));
+        unit_active(class_of(64))->free = reinterpret_cast<void*>(0x4141414141414140);
+        for (unsigned i = 0; i < 5000; i++) unit_alloc(64);
+    });
+    EXPECT_EQ(ended.printed.find("weir: corrupt-list: a freed block was written to 0x"), 0u) << ended.printed;
+}
+
 TEST(Available, WithoutMemoryTheLastBlocksServe) {
     EXPECT_FINE(in_child([] {
         Full full(256, 20);

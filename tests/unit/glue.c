@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "heap/available.h"
 #include "heap/census.h"
 #include "heap/registry.h"
 #include "heap/guard.h"
@@ -74,6 +75,8 @@ uint64_t unit_guard_live_blocks(void) { return guard_figures_get().live_blocks; 
 uint64_t unit_guard_live_bytes(void) { return guard_figures_get().live_bytes; }
 
 struct heap* unit_attach(void) { return heap_attach(); }
+void unit_list_again(struct slice* s) { available_list_again(heap_self(), s); }
+bool unit_lists(unsigned c) { return heap_self()->available[c] != NULL; }
 void unit_detach(void) { heap_detach("thread exit", false); }
 void unit_end(void) { heap_detach("thread exit", true); }
 uint64_t unit_parked(void) { return load_relaxed(&release_parked); }

@@ -23,8 +23,10 @@ bool unit_size_matches(size_t usable, size_t size, size_t align);
 
 struct heap* unit_attach(void);
 void unit_detach(void);
-void unit_end(void);        /* the calling thread ends: its heap may wait for another */
-uint64_t unit_parked(void); /* bytes in heaps that do */
+void unit_end(void); /* the calling thread ends: its heap may wait for another */
+void unit_list_again(struct slice* s);
+bool unit_lists(unsigned c); /* whether the thread has a slab of class c besides the active one */
+uint64_t unit_parked(void);  /* bytes in heaps that do */
 unsigned unit_parked_count(void);
 uint64_t unit_large_bytes(void);      /* of live ones */
 void unit_large_drop(struct heap* h); /* what h keeps for its next one goes */

@@ -246,6 +246,28 @@ TEST(Threads, TheNextOneHasTheHeapOfOneThatEnded) {
     }));
 }
 
+// What a thread takes in a destructor that runs after its exit hook nobody takes from it again.
+TEST(Threads, WhoAllocatesAfterItsEndGetsNoneThatWaits) {
+    EXPECT_FINE(in_child([] {
+        no_helper();
+        unit_attach();
+        std::thread([] {
+            unit_free(unit_alloc(32));
+            void* left = unit_self();
+            unit_end();
+            uint64_t waits = unit_parked();
+            EXPECT_GT(waits, 0u);
+            void* p = unit_alloc(32);
+            EXPECT_NE(unit_self(), left);
+            EXPECT_EQ(unit_parked(), waits);
+            unit_free(p);
+            unit_detach();
+        }).join();
+        unit_collect();
+        expect_nothing_left();
+    }));
+}
+
 // Free blocks in the bins of such a heap are no live ones, and are counted on no thread's account.
 TEST(Threads, WhatWaitsForTheNextOneIsFree) {
     EXPECT_FINE(in_child([] {

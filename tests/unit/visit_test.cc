@@ -225,6 +225,26 @@ TEST_UNEMULATED(Visit, FindsWhatWasFreedIntoActiveSlabs) {
     }
 }
 
+// Where lists are made anew, in a fork's child, a slab that is allocated from comes to none.
+TEST_UNEMULATED(Visit, ActiveSlabsComeToNoList) {
+    EXPECT_FINE(in_child([] {
+        windows_are_endless();
+        unit_attach();
+        Blocks others;
+        grows(others);
+        void* p = unit_alloc(1000);
+        struct slice* s = unit_active(class_of(1000));
+        EXPECT_EQ(unit_slice(p), s);
+        EXPECT_NE(s->listed, 0u);
+        EXPECT_FALSE(unit_lists(class_of(1000)));
+        unit_list_again(s);
+        EXPECT_FALSE(unit_lists(class_of(1000)));
+        unit_free(p);
+        others.free_all();
+        EXPECT_GE(unit_check_slabs(), 0);
+    }));
+}
+
 // Others free the last block of a slab from which its owner allocates: it stays the owner's.
 TEST(Visit, NobodyTakesAnActiveSlabAway) {
     EXPECT_FINE(in_child([] {
