@@ -152,7 +152,8 @@ TEST(Fork, AfterAThreadEnded) {
 }
 
 // A child that no handler saw has the live blocks; the heap of the thread that ended is nobody's there.
-TEST(Fork, UnseenAfterAThreadEnded) {
+// Absent: an emulator that forks among threads may get stuck in a lock of its own.
+TEST_UNEMULATED(Fork, UnseenAfterAThreadEnded) {
     EXPECT_FINE(in_child([] {
         unit_attach();
         Blocks blocks;
