@@ -1,59 +1,22 @@
-/* arena.c: see arena.h.
- *
- * Free runs hang in lists by length, exact up to 15 units, then eight per power of two, which is where the
- * size classes lie, so that any run of a class's list fits. For each length a word says which of an arena's
- * chunks have such a run: the lowest chunk with the shortest run that fits is two looks away.
- *
- * A page that no block touches is idle first: free, resident, and the arena's own. When more than a few of
- * them are, they become holes (page/hole.h), which the release pass may have.
+/* arena.c: see arena.h. Which chunk a block comes from, and what waits before it becomes a free run.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
 #include "heap/arena.h"
 
+#include "heap/chunk.h"
 #include "os/lock.h"
 #include "page/hole.h"
 #include "page/release.h"
 #include "page/span.h"
 #include "tag/tag.h"
 
-enum { BIN_WORDS = (RUN_BINS + 63) / 64 };
 /* Idle pages of an arena, in bytes, past which those of a chunk become holes. */
 enum { IDLE_BYTES_MAX = 262144 };
-
-struct arena {
-    struct os_lock lock;
-    bool torn;                           /* since a fork that interrupted the lock's owner; Sync: the lock */
-    uint32_t idle_count;                 /* of all chunks; Sync: relaxed atomic, written under the lock */
-    uint64_t bins[BIN_WORDS];            /* bit b: with[b] != 0 */
-    uint64_t with[RUN_BINS];             /* bit i: chunk i has a run in list b */
-    uint64_t made;                       /* bit i: chunk i has memory */
-    uint64_t empty;                      /* bit i: and none of its blocks is in use */
-    uint64_t quick_with[MEDIUM_CLASSES]; /* bit i: chunk i has a quick block of the class */
-    uint32_t quick_units;  /* of all quick blocks; Sync: relaxed atomic, written under the lock */
-    uint32_t quick_hand;   /* the class whose quick blocks go next, in turns */
-    uint32_t quick_most;   /* so many units of them may wait */
-    uint32_t quick_told;   /* so many are known to release_owed */
-    uint32_t quick_pushed; /* blocks, since it was last seen how much may; */
-    uint32_t swing;        /* units in use that went and came again meanwhile, at most: */
-    uint32_t used_units;   /* those in use, */
-    uint32_t used_high;    /* at the most, */
-    uint32_t used_low;     /* and at the least since then */
-    struct chunk* chunks[ARENA_CHUNKS];
-    uint64_t used[MEDIUM_CLASSES]; /* Sync: relaxed atomic, written under the lock */
-};
-static_assert(ARENA_CHUNKS == 64, "a word has a bit for each");
 
 static struct arena arenas[ARENA_COUNT_MAX];
 static uint32_t arena_count; /* set by arena_start, before which there is none; Sync: relaxed */
 
-static bool bit_is(const uint64_t* words, uint32_t i) { return (words[i / 64] >> (i % 64) & 1) != 0; }
-static void bit_put(uint64_t* words, uint32_t i) { words[i / 64] |= 1ull << (i % 64); }
-static void bit_clear(uint64_t* words, uint32_t i) { words[i / 64] &= ~(1ull << (i % 64)); }
-static uint32_t class_units(unsigned m) { return size_classes[SMALL_CLASSES + m].bytes >> UNIT_SHIFT; }
-static unsigned class_at(const struct chunk* k, uint32_t unit) {
-    return block_class(load_relaxed(&k->blocks[unit / GROUP_UNITS]));
-}
 /* A block of class m is in use from now on, or no more. */
 static void used_add(struct arena* a, unsigned m) {
     store_relaxed(&a->used[m], a->used[m] + 1);
@@ -66,222 +29,6 @@ static void used_remove(struct arena* a, unsigned m) {
     store_relaxed(&a->used[m], a->used[m] - 1);
     uint32_t used = a->used_units -= class_units(m);
     if (used < a->used_low) a->used_low = used;
-}
-
-/* What was stored so far is true before what follows: a fork's child may meet the chunk at any instruction.
- */
-static void commit(void) { __atomic_signal_fence(__ATOMIC_SEQ_CST); }
-
-/* ---- Free runs. */
-
-static unsigned bin_of(uint32_t units) {
-    if (units < BINS_EXACT) return units;
-    unsigned log = bit_high(units);
-    return BINS_EXACT + (log - 4) * 8 + (units >> (log - 3) & 7);
-}
-/* The first list all of whose runs have so many units. */
-static unsigned bin_that_fits(uint32_t units) {
-    return units < BINS_EXACT ? units : bin_of(units + (1u << (bit_high(units) - 3)) - 1);
-}
-static_assert(RUN_BINS == BINS_EXACT + (13 - 4) * 8 + 1 && CHUNK_UNITS == 1 << 13,
-              "the longest run has a list");
-
-static void bin_has(struct chunk* k, unsigned b) {
-    struct arena* a = k->arena;
-    a->with[b] |= 1ull << k->index;
-    a->bins[b / 64] |= 1ull << (b % 64);
-}
-static void bin_has_none(struct chunk* k, unsigned b) {
-    struct arena* a = k->arena;
-    a->with[b] &= ~(1ull << k->index);
-    if (a->with[b] == 0) a->bins[b / 64] &= ~(1ull << (b % 64));
-}
-
-/* The units become a free run: `free` first, then the start, so that nobody takes it for a block. */
-static void run_insert(struct chunk* k, uint32_t unit, uint32_t units) {
-    bit_put(k->free, unit);
-    commit();
-    bit_put(k->starts, unit);
-    uint32_t last = unit + units - 1;
-    bit_put(k->free, last);
-    unsigned b = bin_of(units);
-    uint32_t group = unit / GROUP_UNITS;
-    k->length[group] = (uint16_t)units;
-    k->start_of_last[last / GROUP_UNITS] = (uint16_t)unit;
-    k->prev[group] = 0;
-    k->next[group] = k->heads[b];
-    if (k->heads[b] != 0)
-        k->prev[(k->heads[b] - 1) / GROUP_UNITS] = (uint16_t)(unit + 1);
-    else
-        bin_has(k, b);
-    k->heads[b] = (uint16_t)(unit + 1);
-}
-
-/* Off its list; its bits stay. */
-static uint32_t run_remove(struct chunk* k, uint32_t unit) {
-    uint32_t group = unit / GROUP_UNITS;
-    uint32_t units = k->length[group];
-    unsigned b = bin_of(units);
-    uint16_t next = k->next[group];
-    uint16_t prev = k->prev[group];
-    if (next != 0) k->prev[(next - 1) / GROUP_UNITS] = prev;
-    if (prev != 0)
-        k->next[(prev - 1) / GROUP_UNITS] = next;
-    else if ((k->heads[b] = next) == 0)
-        bin_has_none(k, b);
-    return units;
-}
-
-/* The shortest free run that holds so many units, in the lowest chunk. */
-static struct chunk* run_find(const struct arena* a, uint32_t units, uint32_t* unit) {
-    unsigned b = bin_that_fits(units);
-    for (unsigned word = b / 64; word < BIN_WORDS; word++) {
-        uint64_t bits = a->bins[word];
-        if (word == b / 64) bits &= ~0ull << (b % 64);
-        if (bits == 0) continue;
-        b = word * 64 + bit_low(bits);
-        struct chunk* k = a->chunks[bit_low(a->with[b])];
-        *unit = k->heads[b] - 1u;
-        return k;
-    }
-    return NULL;
-}
-
-/* Likewise, with room for them from a multiple of align_units on. */
-static struct chunk* run_find_aligned(const struct arena* a, uint32_t units, uint32_t align_units,
-                                      uint32_t* unit) {
-    struct chunk* k = run_find(a, units, unit);
-    if (k == NULL || align_units == 1) return k;
-    uint32_t end = *unit + k->length[*unit / GROUP_UNITS];
-    if (align_up(*unit, align_units) + units <= end) return k;
-    return run_find(a, units + align_units - 1, unit);
-}
-
-/* Use [unit, unit + units) of a free run that starts at `start` for a block. */
-static void run_take(struct chunk* k, uint32_t start, uint32_t unit, uint32_t units, unsigned m) {
-    uint32_t length = run_remove(k, start);
-    uint32_t end = start + length;
-    if (unit != start) {
-        bit_put(k->free, unit);
-        commit();
-        bit_put(k->starts, unit);
-        run_insert(k, start, unit - start);
-    }
-    store_relaxed(&k->blocks[unit / GROUP_UNITS],
-                  (uint16_t)((unit % GROUP_UNITS) << BLOCK_UNIT_SHIFT | (m + 1)));
-    if (unit + units != end)
-        run_insert(k, unit + units, end - unit - units);
-    else
-        bit_clear(k->free, end - 1);
-    commit();
-    bit_clear(k->free, unit);
-}
-
-/* A block becomes free, and one with the free runs beside it: *from and *to are then what it lies in. */
-static void run_give(struct chunk* k, uint32_t unit, uint32_t units, uint32_t* from, uint32_t* to) {
-    uint32_t start = unit;
-    uint32_t end = unit + units;
-    bit_put(k->free, unit);
-    commit();
-    store_relaxed(&k->blocks[unit / GROUP_UNITS], (uint16_t)0);
-    if (end != CHUNK_UNITS && bit_is(k->free, end)) {
-        uint32_t next = end;
-        end += run_remove(k, next);
-        bit_clear(k->starts, next);
-        commit();
-        bit_clear(k->free, next);
-    }
-    if (start != 0 && bit_is(k->free, start - 1)) {
-        start = k->start_of_last[(unit - 1) / GROUP_UNITS];
-        run_remove(k, start);
-        bit_clear(k->starts, unit);
-        commit();
-        bit_clear(k->free, unit);
-        if (unit - 1 != start) bit_clear(k->free, unit - 1);
-    }
-    run_insert(k, start, end - start);
-    *from = start;
-    *to = end;
-}
-
-/* ---- Pages. */
-
-static uint32_t units_shift(void) { return page_shift - UNIT_SHIFT; }
-/* Of the chunk's pages [from, to), those in slice i, as a mask of the slice's. */
-static uint32_t pages_in(uint32_t i, uint32_t from, uint32_t to) {
-    uint32_t count = slice_page_count();
-    uint32_t first = i * count;
-    if (from >= first + count || to <= first || from >= to) return 0;
-    uint32_t low = from > first ? from - first : 0;
-    uint32_t high = to < first + count ? to - first : count;
-    return (2u << (high - 1)) - (1u << low);
-}
-static uint32_t slice_of_page(uint32_t page) { return page >> (SLICE_SHIFT - page_shift); }
-
-static void idle_change(struct chunk* k, uint32_t changed) {
-    k->idle_count += changed;
-    store_relaxed(&k->arena->idle_count, k->arena->idle_count + changed);
-}
-static void idle_set(struct chunk* k, uint32_t i, uint32_t mask) {
-    uint32_t changed = (uint32_t)__builtin_popcount(mask & ~(uint32_t)k->idle[i]);
-    k->idle[i] |= (uint16_t)mask;
-    idle_change(k, changed);
-}
-static void idle_clear(struct chunk* k, uint32_t i, uint32_t mask) {
-    uint32_t idle = mask & k->idle[i];
-    if (idle == 0) return;
-    k->idle[i] &= (uint16_t)~mask;
-    idle_change(k, 0 - (uint32_t)__builtin_popcount(idle));
-}
-
-enum pages { PAGES_TAKEN, PAGES_BUSY, PAGES_CLEAN };
-/* Have the pages that a block is to touch: no holes any more. Nothing changed: one is being purged; or one
- * has no memory just now, and it is to be `resident`. */
-static enum pages pages_take(struct chunk* k, uint32_t unit, uint32_t units, bool resident) {
-    uint32_t from = unit >> units_shift();
-    uint32_t to = ((unit + units - 1) >> units_shift()) + 1;
-    uint32_t first = slice_of_page(from);
-    uint32_t last = slice_of_page(to - 1);
-    static_assert((int)SLAB_MAX <= (int)SLICE_BYTES, "a block lies in two slices at most");
-    uint32_t mask[2] = {0, 0};
-    uint32_t got[2] = {0, 0};
-    for (uint32_t i = first; i <= last; i++) {
-        mask[i - first] = pages_in(i, from, to);
-        uint64_t state = load_relaxed(&k->pages[i].state);
-        uint32_t holes = hole_of(state) & mask[i - first];
-        bool clean = resident && (holes & hole_clean(state)) != 0;
-        got[i - first] = holes == 0 || clean ? 0 : hole_take(k->slice + i, holes);
-        if (got[i - first] == holes) continue;
-        for (uint32_t j = first; j <= i; j++)
-            if (got[j - first] != 0) hole_add(k->slice + j, got[j - first]);
-        return clean ? PAGES_CLEAN : PAGES_BUSY;
-    }
-    for (uint32_t i = first; i <= last; i++) idle_clear(k, i, mask[i - first]);
-    return PAGES_TAKEN;
-}
-
-/* The pages of a block that was freed that no other touches: it lies in the free run [from, to) now. */
-static void pages_give(struct chunk* k, uint32_t unit, uint32_t units, uint32_t from, uint32_t to) {
-    uint32_t round = (1u << units_shift()) - 1;
-    uint32_t low = (from + round) >> units_shift();
-    uint32_t high = to >> units_shift();
-    uint32_t first = unit >> units_shift();
-    uint32_t end = ((unit + units - 1) >> units_shift()) + 1;
-    if (low < first) low = first;
-    if (high > end) high = end;
-    if (low >= high) return;
-    for (uint32_t i = slice_of_page(low); i <= slice_of_page(high - 1); i++)
-        k->idle[i] |= (uint16_t)pages_in(i, low, high);
-    idle_change(k, high - low); /* the block was on each of them */
-}
-
-/* The idle pages become holes. */
-static void pages_publish(struct chunk* k) {
-    for (uint32_t i = 0; i < CHUNK_SLICES && k->idle_count != 0; i++) {
-        if (k->idle[i] == 0) continue;
-        hole_add(k->slice + i, k->idle[i]);
-        idle_clear(k, i, k->idle[i]);
-    }
 }
 
 /* ---- Tags, where memory has them. Under the lock, so that two neighbours do not choose at the same time. */
@@ -361,11 +108,6 @@ static void chunk_forget(struct chunk* k) {
 
 static void quick_change(struct arena* a, uint32_t changed) {
     store_relaxed(&a->quick_units, a->quick_units + changed);
-}
-
-/* Whether the block that starts at the unit is free already. */
-static bool is_quick(const struct chunk* k, uint32_t unit) {
-    return (load_relaxed(&k->blocks[unit / GROUP_UNITS]) & BLOCK_QUICK) != 0;
 }
 
 static void quick_link(struct chunk* k, uint32_t unit, unsigned m) {
@@ -804,137 +546,11 @@ WEIR_FN void arena_fork_child(void) {
     }
 }
 
-/* ---- Checks. */
-
-static bool pages_check_block(const struct chunk* k, uint32_t unit, uint32_t units) {
-    for (uint32_t page = unit >> units_shift(); page <= (unit + units - 1) >> units_shift(); page++) {
-        uint32_t i = slice_of_page(page);
-        uint32_t holes = hole_of(load_relaxed(&k->pages[i].state));
-        if (((holes | k->idle[i]) & pages_in(i, page, page + 1)) != 0) return false;
-    }
-    return true;
-}
-
-/* Each page of a free run is idle or a hole. */
-static bool pages_check_free(const struct chunk* k, uint32_t unit, uint32_t units) {
-    uint32_t from = (unit + (1u << units_shift()) - 1) >> units_shift();
-    uint32_t to = (unit + units) >> units_shift();
-    for (uint32_t page = from; page < to; page++) {
-        uint32_t i = slice_of_page(page);
-        uint32_t mask = pages_in(i, page, page + 1);
-        bool is_hole = (hole_of(load_relaxed(&k->pages[i].state)) & mask) != 0;
-        if (is_hole == ((k->idle[i] & mask) != 0)) return false;
-    }
-    return true;
-}
-
-/* A block has one tag, none of the block before; returned in *tag. */
-static bool tags_check_block(const struct chunk* k, uint32_t unit, uint32_t units, unsigned* tag) {
-    const char* p = (const char*)(k->address + ((uintptr_t)unit << UNIT_SHIFT));
-    unsigned before = *tag;
-    *tag = tag_of(tag_read(p));
-    if (*tag == 0 || *tag == before) return false;
-    for (size_t at = 0; at < (size_t)units << UNIT_SHIFT; at += TAG_GRANULE)
-        if (tag_of(tag_read(p + at)) != *tag) return false;
-    return true;
-}
-
-/* The lists hold each of the chunk's free runs once. */
-static bool lists_check(const struct chunk* k, uint32_t runs) {
-    for (unsigned b = 0; b < RUN_BINS; b++) {
-        uint32_t before = 0;
-        for (uint32_t at = k->heads[b]; at != 0; at = k->next[(at - 1) / GROUP_UNITS]) {
-            uint32_t group = (at - 1) / GROUP_UNITS;
-            bool is_run = bit_is(k->starts, at - 1) && bit_is(k->free, at - 1);
-            if (runs-- == 0 || !is_run || bin_of(k->length[group]) != b || k->prev[group] != before)
-                return false;
-            before = at;
-        }
-        if ((k->heads[b] != 0) != bit_is(&k->arena->with[b], k->index)) return false;
-    }
-    return runs == 0;
-}
-
-static bool run_check(const struct chunk* k, uint32_t unit, uint32_t units, bool is_free) {
-    if (units == 0 || unit + units > chunk_end()) return false;
-    for (uint32_t i = unit + 1; i < unit + units; i++)
-        if (bit_is(k->starts, i) || bit_is(k->free, i) != (is_free && i == unit + units - 1)) return false;
-    if (!is_free) return pages_check_block(k, unit, units);
-    return k->start_of_last[(unit + units - 1) / GROUP_UNITS] == unit && pages_check_free(k, unit, units);
-}
-
-/* The quick lists hold so many blocks, each of its list's class; *units grows by theirs. */
-static bool quick_check(const struct chunk* k, uint32_t count, uint32_t* units) {
-    for (unsigned m = 0; m < MEDIUM_CLASSES; m++) {
-        for (uint32_t at = k->quick[m]; at != 0; at = k->quick_next[(at - 1) / GROUP_UNITS]) {
-            bool is_block = bit_is(k->starts, at - 1) && !bit_is(k->free, at - 1);
-            if (count-- == 0 || !is_block || !is_quick(k, at - 1) || class_at(k, at - 1) != m) return false;
-            *units += class_units(m);
-        }
-        if ((k->quick[m] != 0) != bit_is(&k->arena->quick_with[m], k->index)) return false;
-    }
-    return count == 0;
-}
-
-/* Counts the chunk's blocks in `used`, by class, and the units of quick ones. */
-static bool chunk_check(const struct chunk* k, uint64_t* used, uint32_t* quick_units) {
-    uint32_t blocks = 0;
-    uint32_t quick_blocks = 0;
-    uint32_t runs = 0;
-    bool before_free = false;
-    unsigned tag = 0;
-    for (uint32_t unit = 0; unit < chunk_end();) {
-        uint32_t group = unit / GROUP_UNITS;
-        uint32_t known = load_relaxed(&k->blocks[group]);
-        bool is_free = bit_is(k->free, unit);
-        if (!bit_is(k->starts, unit) || (is_free && before_free)) return false;
-        if (!is_free && (known == 0 || (known >> BLOCK_UNIT_SHIFT & BLOCK_UNIT) != unit % GROUP_UNITS))
-            return false;
-        uint32_t units = is_free ? k->length[group] : class_units(block_class(known));
-        if (!run_check(k, unit, units, is_free)) return false;
-        if (is_free) tag = 0;
-        if (tag_is_on() && !is_free && !tags_check_block(k, unit, units, &tag)) return false;
-        bool quick = !is_free && (known & BLOCK_QUICK) != 0;
-        quick_blocks += quick;
-        if (!is_free && !quick) used[block_class(known)]++;
-        blocks += !is_free;
-        runs += is_free;
-        before_free = is_free;
-        unit += units;
-    }
-    uint32_t known = 0;
-    for (uint32_t group = 0; group < CHUNK_GROUPS; group++) known += load_relaxed(&k->blocks[group]) != 0;
-    uint32_t idle = 0;
-    for (uint32_t i = 0; i < CHUNK_SLICES; i++) idle += (uint32_t)__builtin_popcount(k->idle[i]);
-    return blocks == k->used && known == blocks && idle == k->idle_count && lists_check(k, runs) &&
-           quick_check(k, quick_blocks, quick_units);
-}
-
-static bool arena_check_one(const struct arena* a) {
-    uint64_t used[MEDIUM_CLASSES] = {0};
-    bool good = true;
-    uint32_t idle = 0;
-    uint32_t quick = 0;
-    for (uint64_t left = a->made; left != 0; left &= left - 1) {
-        const struct chunk* k = a->chunks[bit_low(left)];
-        idle += k->idle_count;
-        good &= chunk_check(k, used, &quick) && (k->used == 0) == bit_is(&a->empty, k->index);
-    }
-    for (unsigned b = 0; b < RUN_BINS; b++) good &= bit_is(a->bins, b) == (a->with[b] != 0);
-    uint64_t used_units = 0;
-    for (unsigned m = 0; m < MEDIUM_CLASSES; m++) {
-        good &= used[m] == load_relaxed(&a->used[m]);
-        used_units += used[m] * class_units(m);
-    }
-    return good && used_units == a->used_units && idle == a->idle_count && quick == a->quick_units &&
-           (a->empty & ~a->made) == 0;
-}
-
 WEIR_FN bool arena_check(void) {
     bool good = true;
     for (unsigned i = 0; i < load_relaxed(&arena_count); i++) {
         arena_lock(&arenas[i]);
-        good &= arena_check_one(&arenas[i]);
+        good &= arena_is_sound(&arenas[i]);
         os_lock_give(&arenas[i].lock);
     }
     return good;

@@ -1,0 +1,208 @@
+/* chunk.c: see chunk.h.
+ *
+ * Free runs hang in lists by length, exact up to 15 units, then eight per power of two, which is where the
+ * size classes lie, so that any run of a class's list fits. For each length a word says which of an arena's
+ * chunks have such a run: the lowest chunk with the shortest run that fits is two looks away.
+ *
+ * A page that no block touches is idle first: free, resident, and the arena's own. When more than a few of
+ * them are, they become holes (page/hole.h), which the release pass may have.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include "heap/chunk.h"
+
+#include "page/hole.h"
+
+/* ---- Free runs. */
+
+/* The first list all of whose runs have so many units. */
+static unsigned bin_that_fits(uint32_t units) {
+    return units < BINS_EXACT ? units : bin_of(units + (1u << (bit_high(units) - 3)) - 1);
+}
+static_assert(RUN_BINS == BINS_EXACT + (13 - 4) * 8 + 1 && CHUNK_UNITS == 1 << 13,
+              "the longest run has a list");
+
+static void bin_has(struct chunk* k, unsigned b) {
+    struct arena* a = k->arena;
+    a->with[b] |= 1ull << k->index;
+    a->bins[b / 64] |= 1ull << (b % 64);
+}
+static void bin_has_none(struct chunk* k, unsigned b) {
+    struct arena* a = k->arena;
+    a->with[b] &= ~(1ull << k->index);
+    if (a->with[b] == 0) a->bins[b / 64] &= ~(1ull << (b % 64));
+}
+
+WEIR_FN void run_insert(struct chunk* k, uint32_t unit, uint32_t units) {
+    bit_put(k->free, unit);
+    commit();
+    bit_put(k->starts, unit);
+    uint32_t last = unit + units - 1;
+    bit_put(k->free, last);
+    unsigned b = bin_of(units);
+    uint32_t group = unit / GROUP_UNITS;
+    k->length[group] = (uint16_t)units;
+    k->start_of_last[last / GROUP_UNITS] = (uint16_t)unit;
+    k->prev[group] = 0;
+    k->next[group] = k->heads[b];
+    if (k->heads[b] != 0)
+        k->prev[(k->heads[b] - 1) / GROUP_UNITS] = (uint16_t)(unit + 1);
+    else
+        bin_has(k, b);
+    k->heads[b] = (uint16_t)(unit + 1);
+}
+
+WEIR_FN uint32_t run_remove(struct chunk* k, uint32_t unit) {
+    uint32_t group = unit / GROUP_UNITS;
+    uint32_t units = k->length[group];
+    unsigned b = bin_of(units);
+    uint16_t next = k->next[group];
+    uint16_t prev = k->prev[group];
+    if (next != 0) k->prev[(next - 1) / GROUP_UNITS] = prev;
+    if (prev != 0)
+        k->next[(prev - 1) / GROUP_UNITS] = next;
+    else if ((k->heads[b] = next) == 0)
+        bin_has_none(k, b);
+    return units;
+}
+
+/* The shortest free run that holds so many units, in the lowest chunk. */
+static struct chunk* run_find(const struct arena* a, uint32_t units, uint32_t* unit) {
+    unsigned b = bin_that_fits(units);
+    for (unsigned word = b / 64; word < BIN_WORDS; word++) {
+        uint64_t bits = a->bins[word];
+        if (word == b / 64) bits &= ~0ull << (b % 64);
+        if (bits == 0) continue;
+        b = word * 64 + bit_low(bits);
+        struct chunk* k = a->chunks[bit_low(a->with[b])];
+        *unit = k->heads[b] - 1u;
+        return k;
+    }
+    return NULL;
+}
+
+WEIR_FN struct chunk* run_find_aligned(const struct arena* a, uint32_t units, uint32_t align_units,
+                                       uint32_t* unit) {
+    struct chunk* k = run_find(a, units, unit);
+    if (k == NULL || align_units == 1) return k;
+    uint32_t end = *unit + k->length[*unit / GROUP_UNITS];
+    if (align_up(*unit, align_units) + units <= end) return k;
+    return run_find(a, units + align_units - 1, unit);
+}
+
+WEIR_FN void run_take(struct chunk* k, uint32_t start, uint32_t unit, uint32_t units, unsigned m) {
+    uint32_t length = run_remove(k, start);
+    uint32_t end = start + length;
+    if (unit != start) {
+        bit_put(k->free, unit);
+        commit();
+        bit_put(k->starts, unit);
+        run_insert(k, start, unit - start);
+    }
+    store_relaxed(&k->blocks[unit / GROUP_UNITS],
+                  (uint16_t)((unit % GROUP_UNITS) << BLOCK_UNIT_SHIFT | (m + 1)));
+    if (unit + units != end)
+        run_insert(k, unit + units, end - unit - units);
+    else
+        bit_clear(k->free, end - 1);
+    commit();
+    bit_clear(k->free, unit);
+}
+
+WEIR_FN void run_give(struct chunk* k, uint32_t unit, uint32_t units, uint32_t* from, uint32_t* to) {
+    uint32_t start = unit;
+    uint32_t end = unit + units;
+    bit_put(k->free, unit);
+    commit();
+    store_relaxed(&k->blocks[unit / GROUP_UNITS], (uint16_t)0);
+    if (end != CHUNK_UNITS && bit_is(k->free, end)) {
+        uint32_t next = end;
+        end += run_remove(k, next);
+        bit_clear(k->starts, next);
+        commit();
+        bit_clear(k->free, next);
+    }
+    if (start != 0 && bit_is(k->free, start - 1)) {
+        start = k->start_of_last[(unit - 1) / GROUP_UNITS];
+        run_remove(k, start);
+        bit_clear(k->starts, unit);
+        commit();
+        bit_clear(k->free, unit);
+        if (unit - 1 != start) bit_clear(k->free, unit - 1);
+    }
+    run_insert(k, start, end - start);
+    *from = start;
+    *to = end;
+}
+
+/* ---- Pages. */
+
+WEIR_FN uint32_t pages_in(uint32_t i, uint32_t from, uint32_t to) {
+    uint32_t count = slice_page_count();
+    uint32_t first = i * count;
+    if (from >= first + count || to <= first || from >= to) return 0;
+    uint32_t low = from > first ? from - first : 0;
+    uint32_t high = to < first + count ? to - first : count;
+    return (2u << (high - 1)) - (1u << low);
+}
+
+WEIR_FN void idle_change(struct chunk* k, uint32_t changed) {
+    k->idle_count += changed;
+    store_relaxed(&k->arena->idle_count, k->arena->idle_count + changed);
+}
+WEIR_FN void idle_set(struct chunk* k, uint32_t i, uint32_t mask) {
+    uint32_t changed = (uint32_t)__builtin_popcount(mask & ~(uint32_t)k->idle[i]);
+    k->idle[i] |= (uint16_t)mask;
+    idle_change(k, changed);
+}
+static void idle_clear(struct chunk* k, uint32_t i, uint32_t mask) {
+    uint32_t idle = mask & k->idle[i];
+    if (idle == 0) return;
+    k->idle[i] &= (uint16_t)~mask;
+    idle_change(k, 0 - (uint32_t)__builtin_popcount(idle));
+}
+
+WEIR_FN enum pages pages_take(struct chunk* k, uint32_t unit, uint32_t units, bool resident) {
+    uint32_t from = unit >> units_shift();
+    uint32_t to = ((unit + units - 1) >> units_shift()) + 1;
+    uint32_t first = slice_of_page(from);
+    uint32_t last = slice_of_page(to - 1);
+    static_assert((int)SLAB_MAX <= (int)SLICE_BYTES, "a block lies in two slices at most");
+    uint32_t mask[2] = {0, 0};
+    uint32_t got[2] = {0, 0};
+    for (uint32_t i = first; i <= last; i++) {
+        mask[i - first] = pages_in(i, from, to);
+        uint64_t state = load_relaxed(&k->pages[i].state);
+        uint32_t holes = hole_of(state) & mask[i - first];
+        bool clean = resident && (holes & hole_clean(state)) != 0;
+        got[i - first] = holes == 0 || clean ? 0 : hole_take(k->slice + i, holes);
+        if (got[i - first] == holes) continue;
+        for (uint32_t j = first; j <= i; j++)
+            if (got[j - first] != 0) hole_add(k->slice + j, got[j - first]);
+        return clean ? PAGES_CLEAN : PAGES_BUSY;
+    }
+    for (uint32_t i = first; i <= last; i++) idle_clear(k, i, mask[i - first]);
+    return PAGES_TAKEN;
+}
+
+WEIR_FN void pages_give(struct chunk* k, uint32_t unit, uint32_t units, uint32_t from, uint32_t to) {
+    uint32_t round = (1u << units_shift()) - 1;
+    uint32_t low = (from + round) >> units_shift();
+    uint32_t high = to >> units_shift();
+    uint32_t first = unit >> units_shift();
+    uint32_t end = ((unit + units - 1) >> units_shift()) + 1;
+    if (low < first) low = first;
+    if (high > end) high = end;
+    if (low >= high) return;
+    for (uint32_t i = slice_of_page(low); i <= slice_of_page(high - 1); i++)
+        k->idle[i] |= (uint16_t)pages_in(i, low, high);
+    idle_change(k, high - low); /* the block was on each of them */
+}
+
+WEIR_FN void pages_publish(struct chunk* k) {
+    for (uint32_t i = 0; i < CHUNK_SLICES && k->idle_count != 0; i++) {
+        if (k->idle[i] == 0) continue;
+        hole_add(k->slice + i, k->idle[i]);
+        idle_clear(k, i, k->idle[i]);
+    }
+}

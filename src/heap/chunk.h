@@ -1,0 +1,96 @@
+/* chunk.h: what arenas are made of: the free runs of a chunk, and its pages.
+ *
+ * For arena.c and arena_check.c alone; the caller holds the arena's lock. It deliberately knows nothing of
+ * which freed blocks wait, and of where chunks come from: that is the arena's business.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#ifndef WEIR_HEAP_CHUNK_H
+#define WEIR_HEAP_CHUNK_H
+
+#include "base/atomic.h"
+#include "heap/arena.h"
+#include "os/lock.h"
+#include "page/region.h"
+
+enum { BIN_WORDS = (RUN_BINS + 63) / 64 };
+
+struct arena {
+    struct os_lock lock;
+    bool torn;                           /* since a fork that interrupted the lock's owner; Sync: the lock */
+    uint32_t idle_count;                 /* of all chunks; Sync: relaxed atomic, written under the lock */
+    uint64_t bins[BIN_WORDS];            /* bit b: with[b] != 0 */
+    uint64_t with[RUN_BINS];             /* bit i: chunk i has a run in list b */
+    uint64_t made;                       /* bit i: chunk i has memory */
+    uint64_t empty;                      /* bit i: and none of its blocks is in use */
+    uint64_t quick_with[MEDIUM_CLASSES]; /* bit i: chunk i has a quick block of the class */
+    uint32_t quick_units;  /* of all quick blocks; Sync: relaxed atomic, written under the lock */
+    uint32_t quick_hand;   /* the class whose quick blocks go next, in turns */
+    uint32_t quick_most;   /* so many units of them may wait */
+    uint32_t quick_told;   /* so many are known to release_owed */
+    uint32_t quick_pushed; /* blocks, since it was last seen how much may; */
+    uint32_t swing;        /* units in use that went and came again meanwhile, at most: */
+    uint32_t used_units;   /* those in use, */
+    uint32_t used_high;    /* at the most, */
+    uint32_t used_low;     /* and at the least since then */
+    struct chunk* chunks[ARENA_CHUNKS];
+    uint64_t used[MEDIUM_CLASSES]; /* Sync: relaxed atomic, written under the lock */
+};
+static_assert(ARENA_CHUNKS == 64, "a word has a bit for each");
+
+WEIR_INLINE bool bit_is(const uint64_t* words, uint32_t i) { return (words[i / 64] >> (i % 64) & 1) != 0; }
+WEIR_INLINE void bit_put(uint64_t* words, uint32_t i) { words[i / 64] |= 1ull << (i % 64); }
+WEIR_INLINE void bit_clear(uint64_t* words, uint32_t i) { words[i / 64] &= ~(1ull << (i % 64)); }
+WEIR_INLINE uint32_t class_units(unsigned m) { return size_classes[SMALL_CLASSES + m].bytes >> UNIT_SHIFT; }
+WEIR_INLINE unsigned class_at(const struct chunk* k, uint32_t unit) {
+    return block_class(load_relaxed(&k->blocks[unit / GROUP_UNITS]));
+}
+/* Whether the block that starts at the unit is free already. */
+WEIR_INLINE bool is_quick(const struct chunk* k, uint32_t unit) {
+    return (load_relaxed(&k->blocks[unit / GROUP_UNITS]) & BLOCK_QUICK) != 0;
+}
+/* What was stored so far is true before what follows: a fork's child may meet the chunk at any instruction.
+ */
+WEIR_INLINE void commit(void) { __atomic_signal_fence(__ATOMIC_SEQ_CST); }
+/* The list of runs of so many units. */
+WEIR_INLINE unsigned bin_of(uint32_t units) {
+    if (units < BINS_EXACT) return units;
+    unsigned log = bit_high(units);
+    return BINS_EXACT + (log - 4) * 8 + (units >> (log - 3) & 7);
+}
+
+/* The units become a free run: `free` first, then the start, so that nobody takes it for a block. */
+WEIR_FN void run_insert(struct chunk* k, uint32_t unit, uint32_t units);
+/* Off its list; its bits stay. Returns its length. */
+WEIR_FN uint32_t run_remove(struct chunk* k, uint32_t unit);
+/* The shortest free run that holds so many units from a multiple of align_units on, in the lowest chunk: it
+ * starts at *unit. NULL: none was found. */
+WEIR_FN struct chunk* run_find_aligned(const struct arena* a, uint32_t units, uint32_t align_units,
+                                       uint32_t* unit);
+/* Use [unit, unit + units) of a free run that starts at `start` for a block. */
+WEIR_FN void run_take(struct chunk* k, uint32_t start, uint32_t unit, uint32_t units, unsigned m);
+/* A block becomes free, and one with the free runs beside it: *from and *to are then what it lies in. */
+WEIR_FN void run_give(struct chunk* k, uint32_t unit, uint32_t units, uint32_t* from, uint32_t* to);
+
+WEIR_INLINE uint32_t units_shift(void) { return page_shift - UNIT_SHIFT; }
+WEIR_INLINE uint32_t slice_of_page(uint32_t page) { return page >> (SLICE_SHIFT - page_shift); }
+/* Of the chunk's pages [from, to), those in slice i, as a mask of the slice's. */
+WEIR_FN uint32_t pages_in(uint32_t i, uint32_t from, uint32_t to);
+/* So many pages more are idle. */
+WEIR_FN void idle_change(struct chunk* k, uint32_t changed);
+/* Those of slice i in the mask are. */
+WEIR_FN void idle_set(struct chunk* k, uint32_t i, uint32_t mask);
+
+enum pages { PAGES_TAKEN, PAGES_BUSY, PAGES_CLEAN };
+/* Have the pages that a block is to touch: no holes any more. Nothing changed: one is being purged; or one
+ * has no memory just now, and it is to be `resident`. */
+WEIR_FN enum pages pages_take(struct chunk* k, uint32_t unit, uint32_t units, bool resident);
+/* The pages of a block that was freed that no other touches: it lies in the free run [from, to) now. */
+WEIR_FN void pages_give(struct chunk* k, uint32_t unit, uint32_t units, uint32_t from, uint32_t to);
+/* The idle pages become holes. */
+WEIR_FN void pages_publish(struct chunk* k);
+
+/* Whether every invariant of the arena holds. */
+WEIR_FN bool arena_is_sound(const struct arena* a);
+
+#endif
