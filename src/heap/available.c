@@ -131,11 +131,8 @@ static void sweep_list(struct heap* h, struct slice* s, bool sort, const char* c
             spare_put(h, s);
             continue;
         }
-        if (sort && slab_unsorted(s) != 0 && slab_unsorted(s) >= slab_frees_to_hole(slice_pages(s))) {
-            exposure_clear(h, s);
-            slab_sort(s, call);
-            exposure_arm(h, s, slab_used(s));
-        }
+        if (sort && slab_unsorted(s) != 0 && slab_unsorted(s) >= slab_frees_to_hole(slice_pages(s)))
+            exposure_sort(h, s, call);
         available_relist(h, s);
     }
 }

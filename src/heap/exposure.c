@@ -140,16 +140,19 @@ WEIR_FN bool exposure_rearm(const struct heap* h, struct slice* s) {
     return left != 0;
 }
 
+WEIR_FN void exposure_sort(struct heap* h, struct slice* s, const char* call) {
+    exposure_clear(h, s);
+    slab_sort(s, call);
+    exposure_arm(h, s, slab_used(s));
+}
+
 /* Sort a slab that was charged some time ago, if it is still what it was. Under the heap's lock, so that
  * nobody steals it. */
-static void exposure_sort(struct heap* h, struct slice* s) {
+static void exposure_sort_charged(struct heap* h, struct slice* s) {
     os_lock_take(&h->lock);
     if (owner_heap(load_relaxed(&s->owner)) == h && load_relaxed(&s->kind) == SLICE_SLAB &&
-        slice_pages(s)->charged != 0 && s->until != 0) {
-        exposure_clear(h, s);
-        slab_sort(s, "free");
-        exposure_arm(h, s, slab_used(s));
-    }
+        slice_pages(s)->charged != 0 && s->until != 0)
+        exposure_sort(h, s, "free");
     os_lock_give(&h->lock);
 }
 
@@ -162,7 +165,7 @@ static struct slice* exposure_oldest(struct heap* h) {
 
 static void exposure_sort_oldest(struct heap* h) {
     struct slice* s = exposure_oldest(h);
-    if (s != NULL) exposure_sort(h, s);
+    if (s != NULL) exposure_sort_charged(h, s);
 }
 
 /* Others are to sort the slab: they are told how much came. */
@@ -189,9 +192,7 @@ WEIR_FN void exposure_due(struct heap* h, struct slice* s) {
     exposure_pace(h, s, unsorted - r->charged);
     /* The records of a region but the first may go away: nothing is to point to them from here. */
     if (s->region != 0 || r->sorted != 0) {
-        exposure_clear(h, s);
-        slab_sort(s, "free");
-        exposure_arm(h, s, slab_used(s));
+        exposure_sort(h, s, "free");
         return;
     }
     unsigned slot = h->exposed_next % EXPOSED_SLOTS;

@@ -30,6 +30,9 @@ WEIR_FN void exposure_arm_active(struct heap* h, struct slice* s, uint32_t used)
 /* Whether the owner is to sort the list of s, which is its active slab and has one, before it allocates from
  * it: little of the slab is in use, and the list would have it allocate all over its pages. */
 WEIR_FN bool exposure_packs(const struct heap* h, const struct slice* s);
+/* Sort the slab's list, uncharge it, and set its countdown anew. Owner; if it is listed, under the heap's
+ * lock. */
+WEIR_FN void exposure_sort(struct heap* h, struct slice* s, const char* call);
 /* Blocks came to the list, or were sorted, past the countdown: it ends as if the owner had freed them. */
 WEIR_FN void exposure_advance(const struct heap* h, struct slice* s);
 /* The countdown of s, which was listed as scarce, ended. False: not for that alone, and it is due. */

@@ -50,9 +50,10 @@ struct outbox {
 /* Freed blocks of a medium class that wait for the thread's next allocations: a ring, of which the youngest
  * is given out first and the oldest goes back first.
  *
- *   ring  | . | . | oldest | ... | youngest | . |      from, to: counts of what went and what came, modulo
- * 2^32 from                      to
- */
+ *   ring   | . | . | oldest | ... | youngest | . |
+ *                    ^ from                     ^ to
+ *
+ * from: how many went, to: how many came; both modulo 2^32, their places modulo KEPT_RING. */
 enum { KEPT_RING = 8 };
 struct kept_block {
     void* block;

@@ -115,6 +115,14 @@ inline size_t some_size(Random& random) {
     }
 }
 
+// No block is live; what the heap keeps may stay.
+inline void expect_no_live_blocks() {
+    EXPECT_GE(unit_check_slabs(), 0);
+    struct unit_figures f;
+    unit_census(&f);
+    EXPECT_EQ(f.live_blocks, 0u);
+}
+
 // What is left when no block is live and the calling thread, the only one, has let go of its caches.
 inline void expect_nothing_left() {
     unit_collect();

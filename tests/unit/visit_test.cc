@@ -108,10 +108,7 @@ void owner_sleeps(size_t size, Own own, const char* options) {
             blocks.free_all();
             unit_collect();
         });
-        ASSERT_GE(unit_check_slabs(), 0);
-        struct unit_figures f;
-        unit_census(&f);
-        EXPECT_EQ(f.live_blocks, 0u);
+        expect_no_live_blocks();
     }));
 }
 
@@ -212,10 +209,7 @@ void active_slab_is_visited(size_t size, bool by_owner) {
             others.free_all();
             unit_collect();
         });
-        ASSERT_GE(unit_check_slabs(), 0);
-        struct unit_figures f;
-        unit_census(&f);
-        EXPECT_EQ(f.live_blocks, 0u);
+        expect_no_live_blocks();
     }));
 }
 TEST_UNEMULATED(Visit, FindsWhatWasFreedIntoActiveSlabs) {
@@ -455,10 +449,7 @@ void owners_work_on(size_t most, const char* options) {
         for (const Block& b : handed.blocks) free_intact(b);
         unit_collect();
         unit_visit(true);
-        ASSERT_GE(unit_check_slabs(), 0);
-        struct unit_figures f;
-        unit_census(&f);
-        EXPECT_EQ(f.live_blocks, 0u);
+        expect_no_live_blocks();
     }));
 }
 
