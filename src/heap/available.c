@@ -196,7 +196,7 @@ WEIR_FN void available_visit(struct heap* h, struct slice* s, const struct slice
     if (is_listed_by(h, s) && !release_if_empty(h, s) && is_worth_a_visit(s, r)) {
         /* Before any change: the child of a fork may find the slab half sorted. */
         (void)__atomic_exchange_n(&h->visited, s, __ATOMIC_SEQ_CST);
-        slab_sort_as_visitor(s);
+        if (!slab_sort_as_visitor(s)) store_relaxed(&h->doubted, s);
         if (config_owner_publishes) exposure_clear(h, s);
         if (!release_if_empty(h, s)) available_relist(h, s);
         store_release(&h->visited, NULL);

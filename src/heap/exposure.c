@@ -168,9 +168,33 @@ static void exposure_sort_oldest(struct heap* h) {
     if (s != NULL) exposure_sort_charged(h, s);
 }
 
+/* Whether the list is to be walked, as those that turn over are (docs/adr/0005): one that is as long as what
+ * the slab has in use. It may not turn over for long, or not before the slab has gone. */
+static bool tell_is_checked(struct heap* h, const struct slice* s) {
+    enum { blocks_a_list = 4 }; /* of the first ones: so many of these are worth a list that turns over */
+    uint32_t blocks = slab_unsorted(s);
+    if (blocks < slab_used(s)) return false;
+    if (h->told_blocks < (uint64_t)core_options.check_first * blocks_a_list) {
+        h->told_blocks += blocks;
+        return true;
+    }
+    if (++h->tells_unchecked < core_options.check_every) return false;
+    h->tells_unchecked = 0;
+    return true;
+}
+
+WEIR_FN void exposure_resolve(struct heap* h, struct slice* s, const char* call) {
+    store_relaxed(&h->doubted, NULL);
+    if (slab_check_list(s, call)) exposure_sort(h, s, call);
+}
+
 /* Others are to sort the slab: they are told how much came. */
 static void exposure_tell(struct heap* h, struct slice* s) {
     struct slice_pages* r = slice_pages(s);
+    if (exposure_is_doubted(h, s))
+        exposure_resolve(h, s, "free");
+    else if (tell_is_checked(h, s))
+        slab_check_list(s, "free");
     uint32_t unsorted = slab_unsorted(s);
     uint64_t bytes = (uint64_t)(unsorted - r->charged) * slab_class(s)->bytes;
     add_relaxed(&h->exposed, bytes);

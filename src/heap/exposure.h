@@ -33,6 +33,12 @@ WEIR_FN bool exposure_packs(const struct heap* h, const struct slice* s);
 /* Sort the slab's list, uncharge it, and set its countdown anew. Owner; if it is listed, under the heap's
  * lock. */
 WEIR_FN void exposure_sort(struct heap* h, struct slice* s, const char* call);
+/* Whether a visitor found something wrong with the lists of s, which only its owner reports; resolve: the
+ * owner, before it uses or leaves the list, with no visitor near: look, report, sort what is right. */
+WEIR_INLINE bool exposure_is_doubted(const struct heap* h, const struct slice* s) {
+    return weir_unlikely(load_relaxed(&h->doubted) == s);
+}
+WEIR_FN WEIR_COLD void exposure_resolve(struct heap* h, struct slice* s, const char* call);
 /* Blocks came to the list, or were sorted, past the countdown: it ends as if the owner had freed them. */
 WEIR_FN void exposure_advance(const struct heap* h, struct slice* s);
 /* The countdown of s, which was listed as scarce, ended. False: not for that alone, and it is due. */

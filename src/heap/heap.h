@@ -85,6 +85,8 @@ struct heap {
     uint64_t slow_calls;
     uint32_t turns_unchecked;    /* since the last list that was walked */
     uint64_t turn;               /* lists that turned over, for check_first */
+    uint64_t told_blocks;        /* on the lists that were walked when others were told of them, */
+    uint32_t tells_unchecked;    /* and such lists since the last one */
     uint32_t busy;               /* calls under way that change more than a fast path does; see heap_enter */
     bool set_aside;              /* by a fork in the middle of one: see heap_fork_child */
     uint64_t opened[KEPT_WORDS]; /* bit c: had a slab of class c, under whatever thread */
@@ -131,6 +133,7 @@ struct heap {
     size_t owed;       /* bytes given to other heaps' slabs that release_owed does not know of yet */
     /* Visitors: see visit.h. */
     struct slice* visited; /* whose lists one is changing; Sync: atomic, under the lock */
+    struct slice* doubted; /* in whose lists one last found a fault; Sync: relaxed atomic */
     uint64_t visit_calls;  /* slow_calls at the last visit, and whether there were none since; */
     bool visit_idle;       /* Sync: relaxed atomics */
     void* above; /* what a higher layer keeps for the thread that has the heap; stays when heaps are swept */

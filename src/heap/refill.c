@@ -172,7 +172,10 @@ static bool slab_fill_bin(struct heap* h, unsigned c, struct slice* s, bool clea
     s->flags &= (uint8_t)~SLICE_CLOSED;
     if (full_is_on()) return slab_stock(s, clean);
     slab_collect(s, "malloc");
-    if (s->free != NULL && exposure_packs(h, s)) exposure_sort(h, s, "malloc");
+    if (exposure_is_doubted(h, s))
+        exposure_resolve(h, s, "malloc");
+    else if (s->free != NULL && exposure_packs(h, s))
+        exposure_sort(h, s, "malloc");
     if (s->free != NULL) {
         slab_widen(s);
         if (slab_turn_over(h, c, s, false, "malloc")) return true;

@@ -92,6 +92,7 @@ static void heap_reset(struct heap* h) {
     h->owed = 0;
     h->parked_bytes = 0;
     h->visited = NULL;
+    store_relaxed(&h->doubted, NULL);
     store_relaxed(&h->visit_calls, (uint64_t)0);
     store_relaxed(&h->visit_idle, false);
 }

@@ -111,6 +111,20 @@ WEIR_FN void slab_forget_free(struct slice* s) {
     slab_count(s, used, used, s->built);
 }
 
+WEIR_FN bool slab_check_list(struct slice* s, const char* call) {
+    uintptr_t start = slice_address(s);
+    size_t last = ((size_t)s->span_slices << SLICE_SHIFT) - GRANULE;
+    uint32_t count = slab_list_count(s, s->free, slab_unsorted(s));
+    block_t* first = s->free;
+    block_t* p = first;
+    uint32_t left = count;
+    for (; left != 0 && arch_distance_below((uintptr_t)p - start, last + 1); left--) p = p->next;
+    if (weir_likely(left == 0 && p == NULL)) return true;
+    slab_forget_free(s); /* first: a handler of the abort may allocate */
+    slab_walk(s, first, count, call);
+    return false;
+}
+
 WEIR_FN void slab_collect(struct slice* s, const char* call) {
     if (load_relaxed(&s->remote) == 0) return; /* relaxed: what is missed now is found next time */
     /* Acquire: pairs with the release of slab_push_remote, which published the links. */

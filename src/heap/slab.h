@@ -122,8 +122,9 @@ WEIR_FN void slab_taken(struct slice* s);
  * no block touches any more. False: reported, blocks lost. */
 WEIR_FN bool slab_sort(struct slice* s, const char* call);
 /* Anybody, with the lock of the heap that lists the slab: sort what others freed, and what its owner did, who
- * may go on meanwhile; make holes. What is wrong with a list is left for the owner to report. */
-WEIR_FN void slab_sort_as_visitor(struct slice* s);
+ * may go on meanwhile; make holes. False: something is wrong with a list, which is left for the owner to
+ * report. */
+WEIR_FN bool slab_sort_as_visitor(struct slice* s);
 /* Owner, of a slab that is listed with its heap's lock: what visitors did becomes part of its list and
  * counts. */
 WEIR_FN WEIR_COLD void slab_settle_visited(struct slice* s);
@@ -155,6 +156,10 @@ WEIR_FN bool slab_disown(struct slice* s);
 WEIR_FN bool slab_push_remote(struct slice* s, block_t* first, block_t* last, uint32_t count);
 /* Take an unowned slab; false: somebody else did. */
 WEIR_FN bool slab_claim(struct slice* s);
+/* Owner, of a slab that no visitor may look at just now: whether its list has as many blocks as the counts
+ * say. If not, that is reported, and the blocks are lost. Quicker than slab_walk: an address inside a block
+ * passes. */
+WEIR_FN bool slab_check_list(struct slice* s, const char* call);
 /* The blocks on `free` are lost to the slab from now on: after a report that lets the program go on. */
 WEIR_FN void slab_forget_free(struct slice* s);
 /* All of the slab's built blocks count as in use: of a slab whose owner a fork left behind. */

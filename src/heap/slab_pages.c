@@ -362,45 +362,51 @@ static uint32_t visitor_sorts(const struct view* v, struct sorting* l, const blo
 }
 
 /* The owner may be in the middle of a push: it has read the head, and will link its block to it. So the head
- * stays what it is, and from now on stands for the end of the list: nothing of it is read any more. */
-static void visitor_takes_own(const struct view* v, struct sorting* l) {
+ * stays what it is, and from now on stands for the end of the list: nothing of it is read any more. False:
+ * the list is not sound, or a block on it was free already. */
+static bool visitor_takes_own(const struct view* v, struct sorting* l) {
     struct slice* s = v->slab;
-    if (!config_owner_publishes) return;
+    if (!config_owner_publishes) return true;
     block_t* head = load_acquire(&s->free); /* acquire: pairs with slab_push, and the links of its list */
     const block_t* end = taken_at(v);
     uint32_t count = s->built;
-    if (head == end || !list_is_sound(s, head, end, &count)) return;
+    if (head == end) return true;
+    if (!list_is_sound(s, head, end, &count)) return false;
     l->left = head;
     v->pages->taken = (uint16_t)(((uintptr_t)tag_clear(head) - slice_address(s)) / GRANULE + 1);
     uint32_t done = visitor_sorts(v, l, end, count);
     slab_counts_move(s, (int32_t)(count - done), 0); /* what is on the remote list counts as in use */
+    return done == count;
 }
 
 /* What other threads freed the owner counts as in use. What it can do without knowing, as it may be counting
- * down, comes off `rest`; the others wait in `ahead`. */
-static void visitor_takes_remote(const struct view* v, struct sorting* l) {
+ * down, comes off `rest`; the others wait in `ahead`. False: as with its own. */
+static bool visitor_takes_remote(const struct view* v, struct sorting* l) {
     struct slice* s = v->slab;
     uint64_t word = load_acquire(&s->remote); /* acquire: pairs with slab_push_remote */
     uint32_t count = remote_count(word);
-    if (count == 0) return;
+    if (count == 0) return true;
     l->left = remote_first(s, word);
+    if (!list_is_sound(s, l->left, NULL, &count)) return false;
     /* Blocks that come in meanwhile are for another time. */
-    if (!list_is_sound(s, l->left, NULL, &count) || !cas_acq_rel(&s->remote, &word, (uint64_t)0)) return;
+    if (!cas_acq_rel(&s->remote, &word, (uint64_t)0)) return true;
     uint32_t done = visitor_sorts(v, l, NULL, count);
     uint32_t rest = (uint32_t)(load_relaxed(&s->counts) >> 32 & 0xffff);
     uint32_t known = done < rest ? done : rest;
     store_relaxed(&v->pages->ahead, (uint16_t)(v->pages->ahead + done - known));
     slab_counts_move(s, -(int32_t)known, 0);
+    return done == count;
 }
 
-WEIR_FN void slab_sort_as_visitor(struct slice* s) {
+WEIR_FN bool slab_sort_as_visitor(struct slice* s) {
     struct view v = view_of(s);
     v.visited = true;
     struct sorting l = {.from = UINT32_MAX};
-    visitor_takes_own(&v, &l);
-    visitor_takes_remote(&v, &l);
+    bool good = visitor_takes_own(&v, &l);
+    good &= visitor_takes_remote(&v, &l);
     if (l.from <= l.to) pages_detach(&v, l.from, l.to);
     least_recount(&v);
+    return good;
 }
 
 WEIR_FN void slab_settle_visited(struct slice* s) {

@@ -344,4 +344,34 @@ TEST(Exposure, OrphansAreSortedByWhoeverHasThem) {
     }));
 }
 
+// A double free into a slab from which nothing is allocated again: its list is walked when it is as long as
+// what the slab has in use. Absent where owners sort their lists: they find it then.
+TEST_NATIVE(Exposure, WhatOthersAreToldOfIsWalked) {
+    enum { early = 1, late = 3 };
+    for (const char* checks : {"", ":check_first=0:check_every=1", ":check_first=0:check_every=1000000"})
+        for (unsigned quarters : {early, late}) {
+            Ended ended = in_child([=] {
+                windows_are_endless(checks);
+                unit_attach();
+                const unsigned capacity = size_classes[class_of(64)].capacity;
+                std::vector<void*> all;
+                while (all.size() < 8 * capacity) all.push_back(unit_alloc(64));
+                for (unsigned i = 0; i < 8; i++)
+                    unit_free(all[i * capacity + capacity - 1]); // all are its own
+                unit_free(all[capacity]);
+                for (unsigned i = 1; i < quarters * capacity / 4; i++) {
+                    unit_free(all[capacity + i]);
+                    if (i == 3) unit_free(all[capacity]);
+                }
+            });
+            bool walked = quarters == late && strstr(checks, "1000000") == nullptr;
+            EXPECT_EQ(ended.aborted(), walked) << checks << quarters << ended.printed;
+            EXPECT_EQ(ended.printed.find("weir: double-free: already freed 0x"),
+                      walked ? 0 : std::string::npos);
+            if (!walked) {
+                EXPECT_EQ(ended.printed, "");
+            }
+        }
+}
+
 } // namespace

@@ -165,6 +165,41 @@ TEST(Visit, ProgramsThatAskAgainAndAgainHaveOneAMillisecond) {
     }));
 }
 
+// A visitor that finds a list longer than its slab, or a block on it that is sorted already, has the owner
+// look, whose own walks are far between here.
+TEST_NATIVE(Visit, HasTheOwnerReportWhatIsWrong) {
+    enum { some = 200 };
+    for (bool visited : {false, true})
+        for (bool sorted_before : {false, true}) {
+            Ended ended = in_child([=] {
+                windows_are_endless(":check_first=0:check_every=1000000");
+                unit_attach();
+                Owner owner;
+                std::vector<void*> all;
+                owner.does([&] {
+                    const unsigned capacity = size_classes[class_of(64)].capacity;
+                    while (all.size() < 8 * capacity) all.push_back(unit_alloc(64));
+                    for (unsigned i = 0; i < 8; i++) unit_free(all[i * capacity + capacity - 1]);
+                    all.erase(all.begin(), all.begin() + capacity);
+                    for (unsigned i = 0; i < some; i++) unit_free(all[i]);
+                });
+                if (visited && sorted_before) unit_visit(true);
+                owner.does([&] {
+                    unit_free(all[0]);
+                    for (unsigned i = some; i < 2 * some; i++) unit_free(all[i]);
+                });
+                if (visited) unit_visit(true);
+                owner.does([&] {
+                    for (unsigned i = 2 * some; i < 4 * some; i++) unit_free(all[i]);
+                });
+                _exit(0);
+            });
+            EXPECT_EQ(ended.aborted(), visited) << sorted_before << ended.printed;
+            EXPECT_EQ(ended.printed.find("weir: double-free: already freed 0x"),
+                      visited ? 0 : std::string::npos);
+        }
+}
+
 // So many slabs with a few free blocks, which are the caller's, that its heap is looked at.
 void grows(Blocks& blocks) {
     while (blocks.all.size() < 1000) blocks.alloc(500);
