@@ -62,15 +62,20 @@ static void exposure_pace(struct heap* h, const struct slice* s, uint32_t blocks
     h->exposed_blocks = 0;
 }
 
-/* How many frees may go unlooked at. Where others sort: until they are told of more. As long as nothing of
- * the slab is sorted, each of its pages was full when its list began: a page's worth of frees makes one free
- * page at most, and the bytes of the list say how much can be free. */
-static uint32_t frees_unseen(const struct heap* h, const struct slice* s) {
+/* Where others sort: how many frees come between two times that they are told. */
+static uint32_t frees_told(const struct slice* s) {
     enum { told_bytes = 16384 };
+    uint32_t told = told_bytes / slab_class(s)->bytes;
+    return told != 0 ? told : 1;
+}
+
+/* How many frees may go unlooked at. As long as nothing of the slab is sorted, each of its pages was full
+ * when its list began: a page's worth of frees makes one free page at most, and the bytes of the list say how
+ * much can be free. */
+static uint32_t frees_unseen(const struct heap* h, const struct slice* s) {
     uint64_t most = most_of(h, s);
     if (!is_looked_at(h, most)) return UINT32_MAX;
-    uint32_t told = told_bytes / slab_class(s)->bytes;
-    if (is_visited(s)) return told != 0 ? told : 1;
+    if (is_visited(s)) return frees_told(s);
     uint32_t frees = slab_frees_to_hole(slice_pages(s));
     if (slice_pages(s)->sorted != 0) return frees;
     uint32_t share = (uint32_t)(most / (load_relaxed(&h->slab_count) + 1)) / slab_class(s)->bytes;
@@ -97,8 +102,17 @@ static bool is_shared(const struct heap* h, const struct slice* s) {
 }
 
 WEIR_FN void exposure_arm_active(struct heap* h, struct slice* s, uint32_t used) {
-    exposure_arm(h, s, used);
-    if (is_shared(h, s)) available_list_active(s);
+    if (!is_shared(h, s)) {
+        exposure_arm(h, s, used);
+        return;
+    }
+    slab_count(s, used, frees_told(s), s->built);
+    available_list_active(s);
+}
+
+WEIR_FN void exposure_turn(struct heap* h, struct slice* s, uint32_t used) {
+    exposure_clear(h, s);
+    slab_count(s, used, frees_told(s), s->built);
 }
 
 /* Whether neighbours on the slab's list mostly lie on different pages. */

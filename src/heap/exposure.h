@@ -27,6 +27,8 @@ WEIR_FN void exposure_clear(struct heap* h, struct slice* s);
 WEIR_FN void exposure_arm(struct heap* h, struct slice* s, uint32_t used);
 /* The same for the active slab, which visitors may sort from here on, where there are any. */
 WEIR_FN void exposure_arm_active(struct heap* h, struct slice* s, uint32_t used);
+/* The same for the active slab where visitors may sort it already, with its heap's lock: its list goes. */
+WEIR_FN void exposure_turn(struct heap* h, struct slice* s, uint32_t used);
 /* Whether the owner is to sort the list of s, which is its active slab and has one, before it allocates from
  * it: little of the slab is in use, and the list would have it allocate all over its pages. */
 WEIR_FN bool exposure_packs(const struct heap* h, const struct slice* s);

@@ -146,15 +146,21 @@ static bool slab_turn_over(struct heap* h, unsigned c, struct slice* s, bool kep
     return true;
 }
 
-/* A list of a few blocks that turns over all the time costs more than it saves in memory: after some
- * turns the slab's next page joins it. In a slab of some size fewer are few: what is used again is in the
- * cache. */
-static void slab_widen(struct slice* s) {
-    enum { small_slab = 16, few_of_larger = 4, often = 8, small = SMALL_MAX };
-    if (slab_class(s)->bytes > small) return;
+/* A list of a few blocks that turns over all the time costs more than it saves in memory. In a slab of some
+ * size fewer are few: what is used again is in the cache. True: it did so often enough. */
+static bool list_stays_short(struct slice* s, uint32_t count) {
+    enum { small_slab = 16, few_of_larger = 4, often = 8 };
+    if (slab_class(s)->bytes > SMALL_MAX) return false;
     uint32_t few = s->built < small_slab ? small_slab : few_of_larger;
-    if (slab_unsorted(s) >= few) s->turns = 0;
-    if (s->turns++ < often) return;
+    if (count >= few) s->turns = 0;
+    if (s->turns >= often) return true;
+    s->turns++;
+    return false;
+}
+
+/* A list that stays short is joined by the slab's next page. */
+static void slab_widen(struct slice* s) {
+    if (!list_stays_short(s, slab_unsorted(s))) return;
     s->turns = 0;
     uint32_t count;
     bool fresh;
@@ -418,13 +424,51 @@ static bool refill_from(struct heap* h, unsigned c) {
     }
 }
 
+/* Whether the list of the active slab, of `count` blocks, may become the bin's as it is: no check is due, no
+ * allocation on the way to its end is sampled, and it is not to be packed or to be joined by more. */
+static bool list_serves(struct heap* h, unsigned c, struct slice* s, uint32_t count) {
+    if (count > s->built || slab_forked || load_relaxed(&s->remote) != 0) return false;
+    if (h->turn < core_options.check_first || h->turns_unchecked + 1 >= core_options.check_every)
+        return false;
+    if (c < SMALL_CLASSES && (count >= h->guard_left || h->guard_due != 0)) return false;
+    return !exposure_packs(h, s) && !list_stays_short(s, count);
+}
+
+/* What most refills of a heap of some size come to, without the rest of what slab_fill_bin looks at: the
+ * active slab, which visitors may sort, has a list, which becomes the bin's. False: nothing was done. */
+static bool refill_turn(struct heap* h, unsigned c) {
+    struct slice* s = h->active[c];
+    if (s == NULL || load_relaxed(&s->listed) != LISTED_ACTIVE || (h->slow_calls & 15) == 0) return false;
+    os_lock_take(&h->lock);
+    const struct slice_pages* r = slice_pages(s);
+    uint32_t used = slab_used(s);
+    uint32_t count = s->built - used - r->sorted;
+    block_t* first = s->free;
+    bool serves = first != NULL && (r->taken | r->ahead) == 0 && list_serves(h, c, s, count);
+    if (serves) {
+        s->free = NULL;
+        exposure_turn(h, s, used + count);
+    }
+    os_lock_give(&h->lock);
+    if (!serves) return false;
+    h->turns_unchecked++;
+    if (c < SMALL_CLASSES) h->guard_left -= count;
+    h->bins[c].head = first;
+    h->bins[c].base = slice_address(s);
+    store_relaxed(&h->handed_out, h->handed_out + count);
+    return true;
+}
+
 WEIR_FN bool refill(struct heap* h, unsigned c) {
     store_relaxed(&h->slow_calls, h->slow_calls + 1);
     if (heap_tick_hook != NULL) heap_tick_hook();
     if (tag_is_on()) tag_fault_resume();
     heap_enter(h);
-    refill_chores(h);
-    bool filled = refill_from(h, c);
+    bool filled = refill_turn(h, c);
+    if (!filled) {
+        refill_chores(h);
+        filled = refill_from(h, c);
+    }
     heap_leave(h);
     release_poke();
     return filled;

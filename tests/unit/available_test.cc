@@ -79,10 +79,46 @@ TEST(Available, ReplacementAtRandomTakesManyBlocksAtATime) {
         }));
 }
 
+// Lists that become the bin's as they are: each that is due is checked, and no charge outlives its list.
+TEST(Available, ListsThatTurnOverAreCheckedInTurns) {
+    for (size_t size : {48u, 400u, 1024u})
+        EXPECT_FINE(in_child([&] {
+            core_options.check_first = 0;
+            const unsigned rounds = unit_rounds(40000);
+            Full full(size, 12);
+            Random random(1);
+            unsigned walked = 0;
+            uint32_t before = 0;
+            const unsigned some = static_cast<unsigned>(full.all.size()) / 3;
+            for (unsigned i = 0; i < rounds; i++) {
+                if (i / some % 2 == 0) { // a third goes, and as much comes again
+                    std::swap(full.all[random.below(static_cast<unsigned>(full.all.size()))],
+                              full.all.back());
+                    unit_free(full.all.back());
+                    full.all.pop_back();
+                } else {
+                    full.all.push_back(unit_alloc(size));
+                }
+                uint32_t unchecked = unit_turns_unchecked();
+                ASSERT_LT(unchecked, core_options.check_every);
+                walked += unchecked < before;
+                before = unchecked;
+            }
+            EXPECT_GT(walked, 2u);
+            std::set<struct slice*> slabs;
+            for (void* p : full.all) slabs.insert(unit_slice(p));
+            uint64_t charged = 0;
+            for (const struct slice* s : slabs) charged += slice_pages(s)->charged * size;
+            EXPECT_EQ(unit_exposed(), charged);
+            EXPECT_GE(unit_check_slabs(), 0);
+        }));
+}
+
 // Three blocks of four were freed, at random: what comes next goes to few pages, so that the others empty.
 // Absent where no helper may be, or owners do not publish: what they sort depends on thread_free_max.
 TEST_NATIVE(Available, SparseSlabsArePacked) {
     EXPECT_FINE(in_child([] {
+        core_options.check_first = 0;
         Full full(64, 40);
         std::vector<void*> all;
         all.swap(full.all);
@@ -99,6 +135,28 @@ TEST_NATIVE(Available, SparseSlabsArePacked) {
         for (size_t i = full.all.size() - 128; i < full.all.size(); i++)
             pages.insert(reinterpret_cast<uintptr_t>(full.all[i]) / os_page_bytes());
         EXPECT_LE(pages.size(), 10u);
+        EXPECT_GE(unit_check_slabs(), 0);
+    }));
+}
+
+TEST_NATIVE(Available, TheActiveSlabIsPackedToo) {
+    EXPECT_FINE(in_child([] {
+        core_options.check_first = 0;
+        Full full(64, 40);
+        const unsigned own = full.k->capacity;
+        std::vector<void*> last(full.all.end() - own, full.all.end());
+        full.free_one_of_the_others(); // the heap owns them again, and is one of some size
+        full.all.resize(full.all.size() - own);
+        unit_free(last[0]);
+        last[0] = unit_alloc(64);
+        Random random(1);
+        for (unsigned i = own; i > 1; i--) std::swap(last[i - 1], last[random.below(i)]);
+        for (unsigned i = 0; i < own; i++)
+            if (i % 4 != 0) unit_free(last[i]);
+        std::set<uintptr_t> pages;
+        for (unsigned i = 0; i < 128; i++)
+            pages.insert(reinterpret_cast<uintptr_t>(unit_alloc(64)) / os_page_bytes());
+        EXPECT_LE(pages.size(), 6u);
         EXPECT_GE(unit_check_slabs(), 0);
     }));
 }

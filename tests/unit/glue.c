@@ -104,6 +104,8 @@ struct slice* unit_slice(const void* p) {
 }
 uint32_t unit_used(const struct slice* s) { return slab_used(s); }
 struct slice* unit_active(unsigned c) { return heap_self()->active[c]; }
+uint32_t unit_turns_unchecked(void) { return heap_self()->turns_unchecked; }
+uint64_t unit_exposed(void) { return load_relaxed(&heap_self()->exposed); }
 size_t unit_kept_bytes(void) { return heap_self()->kept_bytes; }
 size_t unit_kept_bytes_max(void) { return KEPT_BYTES_MAX; }
 uint64_t unit_remote_count(const struct slice* s) { return remote_count(load_acquire(&s->remote)); }

@@ -46,6 +46,9 @@ struct slice* unit_slice(const void* p);
 /* The slab that the calling thread's heap allocates class c from. */
 uint32_t unit_used(const struct slice* s); /* blocks in use, the owner's countdown and what it leaves out */
 struct slice* unit_active(unsigned c);
+/* Of the calling thread's heap: lists that turned over since one was walked; bytes that are charged to it. */
+uint32_t unit_turns_unchecked(void);
+uint64_t unit_exposed(void);
 size_t unit_kept_bytes(void);
 size_t unit_kept_bytes_max(void);
 uint64_t unit_remote_count(const struct slice* s);
