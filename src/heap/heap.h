@@ -60,9 +60,12 @@ struct kept_block {
     uint16_t* known; /* what is known of it: see BLOCK_CLASS */
 };
 struct kept_medium {
-    uint32_t from, to; /* Sync: relaxed atomics, for the census */
+    uint32_t from, to; /* Sync: see kept_gate; relaxed atomics, for the census */
     struct kept_block ring[KEPT_RING];
 };
+
+/* Whether the owner may use its kept medium blocks: not once a visitor asked for them, or took them. */
+enum { KEPT_OPEN, KEPT_ASKED, KEPT_TAKEN };
 
 /*  bins[c].head -> block -> block -> NULL          (counted as in use by their slab)
  *  active[c]    -> the slab those blocks lie in
@@ -109,10 +112,12 @@ struct heap {
     uint32_t spare_slices; /* of all of them */
     /* Medium blocks: see medium.h. */
     struct kept_medium kept_medium[MEDIUM_CLASSES];
+    uint32_t kept_gate;   /* KEPT_OPEN, or else: the owner opens it, under the lock. Sync: relaxed atomic; */
+    uint32_t kept_inside; /* the owner is at them: Sync: see medium_enter */
     uint16_t medium_out[MEDIUM_CLASSES]; /* that this thread took from chunks and did not give back, halved
-                                            now and then */
+                                            now and then; Sync: kept_gate */
     uint64_t medium_out_bytes;           /* likewise, of all classes, never halved */
-    size_t kept_medium_bytes;            /* of all kept blocks */
+    size_t kept_medium_bytes;            /* of all kept blocks; Sync: kept_gate */
     size_t kept_medium_max;              /* as of the last slow call */
     uint32_t medium_hand;                /* the class whose blocks go next, in turns */
     uint32_t arena;                      /* where the last one came from */

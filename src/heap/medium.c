@@ -8,7 +8,10 @@
 #include "core/report.h"
 #include "heap/full.h"
 #include "heap/refill.h"
+#include "heap/registry.h"
 #include "heap/retag.h"
+#include "heap/visit.h"
+#include "os/os.h"
 #include "page/release.h"
 
 /* The thread has so many blocks of the class that slabs serve it better, or has a slab that serves it. From
@@ -19,7 +22,30 @@ static bool medium_is_dense(struct heap* h, unsigned c) {
     uint64_t most = core_options.sparse_max;
     if (h->active[c] != NULL || load_relaxed(&h->available[c]) != NULL || most == 0 || full_is_on())
         return true;
-    return size_classes[c].bytes <= dense_bytes_max && h->medium_out[c - SMALL_CLASSES] >= most;
+    return size_classes[c].bytes <= dense_bytes_max &&
+           load_relaxed(&h->medium_out[c - SMALL_CLASSES]) >= most;
+}
+
+/* A visitor has been here, or nobody used what is kept so far. What is kept from now on is told: somebody is
+ * to come for it. */
+static WEIR_COLD void medium_open(struct heap* h) {
+    enum { least = 65536 };
+    os_lock_take(&h->lock); /* no visitor takes anything just now */
+    store_relaxed(&h->kept_gate, (uint32_t)KEPT_OPEN);
+    os_lock_give(&h->lock);
+    visit_owed(h, least);
+}
+
+/* As medium_enter, always: to keep blocks; or to see to the counts and give back what is kept. Where all was
+ * taken no visitor comes before the owner opens. */
+static void medium_enter_keep(struct heap* h) {
+    while (!medium_enter(h)) medium_open(h);
+}
+static void medium_enter_count(struct heap* h) {
+    if (load_acquire(&h->kept_gate) == KEPT_TAKEN) /* pairs with kept_take */
+        owner_increment(&h->kept_inside);
+    else
+        medium_enter_keep(h);
 }
 
 /* What would need more memory gets what the thread keeps first. `zero`: where memory is tagged, the block is
@@ -27,21 +53,24 @@ static bool medium_is_dense(struct heap* h, unsigned c) {
 static void* medium_from_arena(struct heap* h, unsigned m, size_t align, bool zero) {
     enum { kept_grows = 65536 };
     void* p = NULL;
-    if (h->kept_medium_bytes > kept_grows && !zero) {
+    if (load_relaxed(&h->kept_medium_bytes) > kept_grows && !zero) {
         p = arena_alloc_resident(&h->arena, m, align);
         if (p == NULL) medium_drop_all(h);
     }
     if (p == NULL) p = zero ? arena_alloc_zeroed(&h->arena, m, align) : arena_alloc(&h->arena, m, align);
     if (p == NULL) return NULL;
     if (zero) h->medium_zeroed = p;
+    medium_enter_count(h);
     if (h->medium_out[m] != UINT16_MAX) h->medium_out[m]++;
     h->medium_out_bytes += medium_bytes(m);
+    medium_leave(h);
     store_relaxed(&h->handed_out, h->handed_out + 1);
     return p;
 }
 
 WEIR_FN void* medium_alloc(struct heap* h, unsigned c, size_t align) {
     unsigned m = c - SMALL_CLASSES;
+    if (weir_unlikely(load_relaxed(&h->kept_gate) == KEPT_ASKED)) medium_open(h);
     if (((uintptr_t)medium_youngest(&h->kept_medium[m])->block & (align - 1)) == 0) {
         void* kept = medium_unkeep(h, m);
         if (kept != NULL) return kept;
@@ -84,7 +113,8 @@ static WEIR_COLD void medium_misuse(const struct slice* s, const void* p, const 
 
 /* A block is the thread's no more. */
 static void medium_gone(struct heap* h, unsigned m) {
-    if (h->medium_out[m] != 0) h->medium_out[m]--;
+    uint16_t out = h->medium_out[m];
+    if (out != 0) store_relaxed(&h->medium_out[m], (uint16_t)(out - 1));
     h->medium_out_bytes -= h->medium_out_bytes < medium_bytes(m) ? h->medium_out_bytes : medium_bytes(m);
 }
 
@@ -115,7 +145,7 @@ static void outgoing_put(struct outgoing* o, struct heap* h, unsigned m, unsigne
         store_relaxed(&k->from, k->from + 1);
         medium_gone(h, m);
     }
-    h->kept_medium_bytes -= count * medium_bytes(m);
+    store_relaxed(&h->kept_medium_bytes, h->kept_medium_bytes - count * medium_bytes(m));
 }
 
 /* What the thread may keep: a part of what it took from chunks, since that is what comes and goes. */
@@ -142,7 +172,7 @@ static bool medium_make_room(struct heap* h, unsigned m) {
             count = medium_kept_count(&h->kept_medium[h->medium_hand]);
             if (count != 0) outgoing_put(&o, h, h->medium_hand, (count + 1) / 2);
         }
-        if (h->kept_medium_bytes > enough) h->kept_medium_bytes = 0; /* none is left: see medium_drop_all */
+        if (h->kept_medium_bytes > enough) h->kept_medium_bytes = 0; /* none is left: see outgoing_put_all */
     }
     outgoing_send(&o);
     return o.some;
@@ -156,6 +186,22 @@ static void* medium_next(struct slice* s, void* p, const char* call) {
     return tagged;
 }
 
+/* Block p is what heap h, the caller's, keeps, or goes back. True: there is something for a pass. */
+static bool medium_free_own(struct heap* h, unsigned m, void* p, uint16_t* block) {
+    bool some = false;
+    medium_enter_keep(h);
+    h->kept_medium_max = medium_kept_max(h);
+    if (medium_bytes(m) <= h->kept_medium_max) {
+        if (!medium_has_room(h, m)) some = medium_make_room(h, m);
+        medium_keep(h, m, p, block);
+    } else {
+        medium_gone(h, m);
+        some = arena_free(&p, 1);
+    }
+    medium_leave(h);
+    return some;
+}
+
 WEIR_FN void medium_free(struct slice* s, void* p, const char* call) {
     struct heap* h = heap_self();
     uint16_t* block = arena_block_any(s, p);
@@ -167,15 +213,7 @@ WEIR_FN void medium_free(struct slice* s, void* p, const char* call) {
     /* Also what goes at once: the arena notes the tag that p had. */
     if (tag_is_on() && (p = medium_next(s, p, call)) == NULL) return;
     unsigned m = block_class(known);
-    bool some = false;
-    if (h != &heap_empty) h->kept_medium_max = medium_kept_max(h);
-    if (h != &heap_empty && medium_bytes(m) <= h->kept_medium_max) {
-        if (!medium_has_room(h, m)) some = medium_make_room(h, m);
-        medium_keep(h, m, p, block);
-    } else {
-        if (h != &heap_empty) medium_gone(h, m);
-        some = arena_free(&p, 1);
-    }
+    bool some = h == &heap_empty ? arena_free(&p, 1) : medium_free_own(h, m, p, block);
     if (some) release_poke();
 }
 
@@ -193,15 +231,77 @@ WEIR_FN void* medium_retag(struct slice* s, void* p, const char* call) {
     return medium_usable(s, p, call) == 0 ? NULL : medium_next(s, p, call);
 }
 
+static void outgoing_put_all(struct outgoing* o, struct heap* h) {
+    for (unsigned m = 0; m < MEDIUM_CLASSES; m++)
+        outgoing_put(o, h, m, medium_kept_count(&h->kept_medium[m]));
+    store_relaxed(&h->kept_medium_bytes,
+                  (size_t)0); /* a fork in the middle of a call may have had it otherwise */
+}
+
 WEIR_FN void medium_drop_all(struct heap* h) {
     struct outgoing o;
     outgoing_start(&o);
-    for (unsigned m = 0; m < MEDIUM_CLASSES; m++)
-        outgoing_put(&o, h, m, medium_kept_count(&h->kept_medium[m]));
+    medium_enter_count(h);
+    outgoing_put_all(&o, h);
+    medium_leave(h);
     outgoing_send(&o);
-    h->kept_medium_bytes = 0; /* a fork in the middle of a call may have had it otherwise */
 }
 
 WEIR_FN void medium_age(struct heap* h) {
+    medium_enter_count(h);
     for (unsigned m = 0; m < MEDIUM_CLASSES; m++) h->medium_out[m] /= 2;
+    medium_leave(h);
 }
+
+/* ---- Visitors. */
+
+static bool kept_any(uint32_t gate) {
+    for (struct heap* h = registry_first(); h != NULL; h = h->registry_next)
+        if (h != heap_self() && load_relaxed(&h->kept_gate) == gate) return true;
+    return false;
+}
+
+/* Owners that use what they keep from now on open the gate first, under the heap's lock. The lock here, so
+ * that who finds a gate asked knows of the barrier after it; without one nobody was asked. */
+static void kept_ask(void) {
+    if (!kept_any(KEPT_OPEN) || !os_barrier_ready()) return;
+    os_lock_take(&heaps_lock);
+    for (struct heap* h = registry_first(); h != NULL; h = h->registry_next)
+        if (h != heap_self() && load_relaxed(&h->kept_gate) == KEPT_OPEN)
+            store_relaxed(&h->kept_gate, (uint32_t)KEPT_ASKED);
+    bool asked = os_barrier(); /* pairs with medium_enter */
+    for (struct heap* h = registry_first(); h != NULL && !asked; h = h->registry_next)
+        if (load_relaxed(&h->kept_gate) == KEPT_ASKED) store_relaxed(&h->kept_gate, (uint32_t)KEPT_OPEN);
+    os_lock_give(&heaps_lock);
+}
+
+/* Of who was asked and did not open since. One that is inside is let alone: it may have been stopped there,
+ * or be a handler's. */
+static void kept_take(struct heap* h) {
+    os_lock_take(&heaps_lock);
+    if (os_lock_try(&h->lock)) {
+        bool asked = load_relaxed(&h->kept_gate) == KEPT_ASKED;
+        if (asked && load_acquire(&h->kept_inside) == 0) { /* acquire: pairs with medium_leave */
+            struct outgoing o;
+            outgoing_start(&o);
+            outgoing_put_all(&o, h);
+            store_release(&h->kept_gate, (uint32_t)KEPT_TAKEN); /* pairs with medium_enter_count */
+            outgoing_send(&o);
+        }
+        os_lock_give(&h->lock);
+    }
+    os_lock_give(&heaps_lock);
+}
+
+static void kept_take_asked(void) {
+    for (struct heap* h = registry_first(); h != NULL; h = h->registry_next)
+        if (h != heap_self() && load_relaxed(&h->kept_gate) == KEPT_ASKED) kept_take(h);
+}
+
+WEIR_FN void medium_visit(bool all) {
+    if (!all) kept_take_asked();
+    kept_ask();
+    if (all) kept_take_asked();
+}
+
+WEIR_FN void medium_fork_child(struct heap* h) { store_relaxed(&h->kept_gate, (uint32_t)KEPT_OPEN); }

@@ -26,21 +26,36 @@ WEIR_INLINE struct kept_block* medium_youngest(struct kept_medium* k) {
     return &k->ring[(k->to - 1) % KEPT_RING];
 }
 
+/* The owner is about to use what it keeps, until medium_leave. False: a visitor has been here; see
+ * medium_visit, with whose barrier this pairs: either it sees that the owner is inside, or the owner that it
+ * has asked. */
+WEIR_INLINE bool medium_enter(struct heap* h) {
+    owner_increment(&h->kept_inside);
+    __atomic_signal_fence(__ATOMIC_SEQ_CST);
+    if (weir_likely(load_relaxed(&h->kept_gate) == KEPT_OPEN)) return true;
+    owner_decrement(&h->kept_inside);
+    return false;
+}
+WEIR_INLINE void medium_leave(struct heap* h) {
+    __atomic_signal_fence(__ATOMIC_SEQ_CST);
+    owner_decrement(&h->kept_inside); /* release: a visitor that sees it sees the ring as it is */
+}
 /* The kept block of a medium class, for the program; NULL: there is none. At each instruction a fork's child
  * may go on with what is there: a block is in the ring, or the caller's. */
 WEIR_INLINE void* medium_unkeep(struct heap* h, unsigned m) {
     struct kept_medium* k = &h->kept_medium[m];
     uint32_t to = k->to;
-    if (to == k->from) return NULL;
+    if (to == load_relaxed(&k->from) || weir_unlikely(!medium_enter(h))) return NULL;
     struct kept_block b = *medium_youngest(k);
     store_relaxed(&k->to, to - 1);
     __atomic_signal_fence(__ATOMIC_SEQ_CST);
     h->kept_medium_bytes -= medium_bytes(m);
+    medium_leave(h);
     store_relaxed(b.known, (uint16_t)(load_relaxed(b.known) & ~BLOCK_KEPT));
     store_relaxed(&h->handed_out, h->handed_out + 1);
     return b.block;
 }
-/* There is room. */
+/* There is room, and the owner is inside. */
 WEIR_INLINE void medium_keep(struct heap* h, unsigned m, void* p, uint16_t* known) {
     struct kept_medium* k = &h->kept_medium[m];
     uint32_t to = k->to;
@@ -52,7 +67,7 @@ WEIR_INLINE void medium_keep(struct heap* h, unsigned m, void* p, uint16_t* know
 }
 WEIR_INLINE bool medium_has_room(const struct heap* h, unsigned m) {
     return medium_kept_count(&h->kept_medium[m]) < medium_kept_count_max(m) &&
-           h->kept_medium_bytes + medium_bytes(m) <= h->kept_medium_max;
+           load_relaxed(&h->kept_medium_bytes) + medium_bytes(m) <= h->kept_medium_max;
 }
 /* Free p, in the chunk of first record s, if it is a block that there is room to keep. */
 WEIR_INLINE bool medium_free_kept(const struct slice* s, void* p) {
@@ -61,7 +76,9 @@ WEIR_INLINE bool medium_free_kept(const struct slice* s, void* p) {
     struct heap* h = heap_self();
     unsigned m = block_class(load_relaxed(block));
     if (!medium_has_room(h, m)) return false; /* heap_empty never has any */
+    if (weir_unlikely(!medium_enter(h))) return false;
     medium_keep(h, m, p, block);
+    medium_leave(h);
     return true;
 }
 /* A block of class c >= SMALL_CLASSES at a multiple of `align`; NULL: it is for a slab to give. */
@@ -78,6 +95,12 @@ WEIR_FN void medium_free(struct slice* s, void* p, const char* call);
 WEIR_FN size_t medium_usable(const struct slice* s, const void* p, const char* call);
 /* Free the blocks that a heap keeps. The caller owns it. */
 WEIR_FN void medium_drop_all(struct heap* h);
+/* Free the blocks that other threads' heaps keep: those that were not used since the last visit, or all. With
+ * no lock held, and signals blocked. */
+WEIR_FN void medium_visit(bool all);
+/* In the child of a fork, whose parent's visitors are gone: for heaps of other threads, before they are
+ * emptied. */
+WEIR_FN void medium_fork_child(struct heap* h);
 /* Now and then: a class of which the thread had many has to show it again. */
 WEIR_FN void medium_age(struct heap* h);
 

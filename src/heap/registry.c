@@ -77,7 +77,10 @@ static void heap_reset(struct heap* h) {
         h->medium_out[m] = 0;
     }
     h->medium_out_bytes = 0;
-    h->kept_medium_bytes = h->kept_medium_max = 0;
+    store_relaxed(&h->kept_medium_bytes, (size_t)0);
+    h->kept_medium_max = 0;
+    store_relaxed(&h->kept_gate, (uint32_t)KEPT_TAKEN);
+    h->kept_inside = 0;
     h->medium_hand = h->arena = 0;
     for (unsigned i = 0; i < KEPT_WORDS; i++) h->kept[i] = 0;
     h->kept_bytes = h->closed_bytes = 0;
@@ -156,7 +159,7 @@ static bool heap_parks(struct heap* h) {
     bool parks = load_relaxed(&os_sandbox_is_own) == 0 && parked_count < PARKED_MAX &&
                  bytes <= PARKED_BYTES_EACH && bytes + load_relaxed(&release_parked) <= PARKED_BYTES_ALL;
     if (parks) {
-        h->parked_bytes = bytes + h->kept_medium_bytes + 1;
+        h->parked_bytes = bytes + load_relaxed(&h->kept_medium_bytes) + 1;
         h->parked_tid = os_thread_id();
         add_relaxed(&release_parked, h->parked_bytes);
         heap_count_live(false);
@@ -505,6 +508,7 @@ WEIR_FN void heap_fork_child(void) {
         span_visit_records(slab_leave_behind, self);
         for (struct heap* h = registry; h != NULL; h = h->registry_next)
             if (h != self && (load_relaxed(&h->tid) != 0 || h->parked_bytes != 0) && !h->set_aside) {
+                medium_fork_child(h);
                 /* Not into lists that are half changed: they would not be there any more for the call. */
                 if (!torn && !arena_is_mine()) medium_drop_all(h);
                 if (!torn) large_drop(h);

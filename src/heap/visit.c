@@ -6,6 +6,7 @@
 
 #include "heap/available.h"
 #include "heap/large.h"
+#include "heap/medium.h"
 #include "heap/registry.h"
 #include "heap/slab.h"
 #include "os/os.h"
@@ -58,6 +59,7 @@ WEIR_FN void heaps_visit(bool all) {
     uint64_t signals;
     bool blocked = os_signals_block(&signals);
     if (all) store_relaxed(&release_owed, (uint64_t)0);
+    medium_visit(all);
     arena_publish_all();
     if (!all) registry_look();
     heaps_unpark(all);

@@ -112,6 +112,12 @@ WEIR_FN bool os_loader_owns(const void* p);
  * refused, and there is nothing to put back. */
 WEIR_FN bool os_signals_block(uint64_t* before);
 WEIR_FN void os_signals_restore(uint64_t before);
+/* Whether os_barrier is to be had: not in a sandbox, and not before Linux 4.14. The first call may take some
+ * milliseconds. */
+WEIR_FN bool os_barrier_ready(void);
+/* Each other thread of the process has a full memory barrier somewhere between call and return. False:
+ * refused. */
+WEIR_FN bool os_barrier(void);
 /* 64 unpredictable bits. */
 WEIR_FN uint64_t os_random(void);
 WEIR_FN WEIR_NORETURN void os_abort(void);

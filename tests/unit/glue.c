@@ -154,7 +154,10 @@ void* unit_kept_block(unsigned m) {
 }
 size_t unit_kept_medium_max(void) { return heap_self()->kept_medium_max; }
 size_t unit_kept_medium_bytes(void) { return heap_self()->kept_medium_bytes; }
+uint64_t unit_medium_out_bytes(void) { return heap_self()->medium_out_bytes; }
 uint32_t unit_home_arena(void) { return heap_self()->arena; }
+void unit_kept_enter(void) { (void)medium_enter(heap_self()); }
+void unit_kept_leave(void) { medium_leave(heap_self()); }
 static_assert((int)UNIT_QUICK_CHUNK_BYTES == (int)QUICK_CHUNK_BYTES &&
                   (int)UNIT_QUICK_BYTES == (int)QUICK_BYTES && (int)UNIT_QUICK_LOOK == (int)QUICK_LOOK,
               "glue.h has the heap's own number");

@@ -89,7 +89,11 @@ unsigned unit_kept_count(unsigned m);
 unsigned unit_kept_count_max(unsigned m);
 size_t unit_kept_medium_max(void);
 size_t unit_kept_medium_bytes(void);
+uint64_t unit_medium_out_bytes(void); /* that it took from chunks and did not give back */
 uint32_t unit_home_arena(void);
+/* The calling thread is in the middle of a call that uses what it keeps, or no more. */
+void unit_kept_enter(void);
+void unit_kept_leave(void);
 
 /* What lies at an address: heap/place.h. kind -1: nothing of weir's. */
 struct unit_place {

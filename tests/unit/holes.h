@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cstdlib>
+#include <functional>
 #include <set>
 #include <thread>
 extern "C" {
@@ -47,6 +48,37 @@ class Purger {
 
   private:
     std::atomic<bool> stop{false};
+    std::thread thread;
+};
+
+// A thread that does what it is told and sleeps in between.
+class Owner {
+  public:
+    Owner()
+        : thread([this] {
+              unit_attach();
+              for (;;) {
+                  while (!told.load()) usleep(200);
+                  if (!task) break;
+                  task();
+                  told = false;
+              }
+              unit_detach();
+          }) {}
+    void does(const std::function<void()>& what) {
+        task = what;
+        told = true;
+        while (told.load()) usleep(200);
+    }
+    ~Owner() {
+        task = nullptr;
+        told = true;
+        thread.join();
+    }
+
+  private:
+    std::function<void()> task;
+    std::atomic<bool> told{false};
     std::thread thread;
 };
 

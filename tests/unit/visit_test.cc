@@ -13,37 +13,6 @@ namespace {
 // Which blocks an owner frees itself, before it sleeps.
 enum Own { NONE, ONE_A_SLAB, ONE_A_PAGE, ONE_IN_THREE };
 
-// A thread that does what it is told and sleeps in between.
-class Owner {
-  public:
-    Owner()
-        : thread([this] {
-              unit_attach();
-              for (;;) {
-                  while (!told.load()) usleep(200);
-                  if (!task) break;
-                  task();
-                  told = false;
-              }
-              unit_detach();
-          }) {}
-    void does(const std::function<void()>& what) {
-        task = what;
-        told = true;
-        while (told.load()) usleep(200);
-    }
-    ~Owner() {
-        task = nullptr;
-        told = true;
-        thread.join();
-    }
-
-  private:
-    std::function<void()> task;
-    std::atomic<bool> told{false};
-    std::thread thread;
-};
-
 bool owner_frees(Own own, const Block& b, const Block* before, unsigned which) {
     auto address = [](const Block& block) { return reinterpret_cast<uintptr_t>(block.p); };
     if (own == ONE_A_SLAB)

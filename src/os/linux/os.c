@@ -382,6 +382,28 @@ WEIR_FN const char* os_environment(const char* name) {
     return environ == NULL ? environment_at_start(name) : secure_getenv(name);
 }
 
+/* Of linux/membarrier.h, which older headers do not have. */
+enum { MEMBARRIER_EXPEDITED = 1 << 3, MEMBARRIER_REGISTER = 1 << 4 };
+enum { BARRIER_UNKNOWN, BARRIER_READY, BARRIER_REFUSED };
+static uint32_t barrier_state; /* Sync: relaxed; the kernel knows whether the process is registered */
+
+WEIR_FN bool os_barrier_ready(void) {
+    if (os_sandboxed()) return false;
+    if (load_relaxed(&barrier_state) == BARRIER_UNKNOWN) {
+        bool ready =
+            !os_fault(OS_OTHER) && os_call3(OS_OTHER, SYS_membarrier, MEMBARRIER_REGISTER, 0, 0) == 0;
+        store_relaxed(&barrier_state, (uint32_t)(ready ? BARRIER_READY : BARRIER_REFUSED));
+    }
+    return load_relaxed(&barrier_state) == BARRIER_READY;
+}
+
+WEIR_FN bool os_barrier(void) {
+    bool may = !os_sandboxed() && !os_fault(OS_OTHER);
+    if (may && os_call3(OS_OTHER, SYS_membarrier, MEMBARRIER_EXPEDITED, 0, 0) == 0) return true;
+    store_relaxed(&barrier_state, (uint32_t)BARRIER_UNKNOWN); /* a process that is not registered */
+    return false;
+}
+
 WEIR_FN int os_process_id(void) { return (int)os_call3(OS_OTHER, SYS_getpid, 0, 0, 0); }
 WEIR_FN int os_parent_id(void) { return (int)os_call3(OS_OTHER, SYS_getppid, 0, 0, 0); }
 WEIR_FN int os_thread_id(void) { return (int)os_call3(OS_OTHER, SYS_gettid, 0, 0, 0); }

@@ -1,0 +1,248 @@
+// kept_test.cc: the medium blocks that a thread keeps go back by visitors while it sleeps, and are its own
+// while it works. Called by ctest; each test starts the heap in a child of its own.
+//
+// SPDX-License-Identifier: Apache-2.0
+#include "holes.h"
+#include <mutex>
+
+namespace {
+
+uint64_t used_blocks() {
+    uint64_t used = 0;
+    for (unsigned m = 0; m < UNIT_MEDIUM_CLASSES; m++) used += unit_arena_used(m);
+    return used;
+}
+
+// What a thread keeps afterwards: a block of each class that there is room for.
+void keep_some() {
+    for (size_t size = 1100; size <= 4000; size += size / 8) unit_free(unit_alloc(size));
+}
+
+void start() {
+    windows_are_endless();
+    unit_attach();
+}
+
+TEST(Kept, ItGoesWhileTheThreadSleeps) {
+    EXPECT_FINE(in_child([] {
+        start();
+        Owner owner;
+        size_t bytes = 0;
+        for (unsigned round = 0; round < 3; round++) {
+            owner.does([&] {
+                keep_some();
+                bytes = unit_kept_medium_bytes();
+                EXPECT_GT(bytes, 10000u);
+            });
+            uint64_t blocks = used_blocks();
+            EXPECT_GT(blocks, 4u);
+            unit_visit(false);
+            EXPECT_EQ(used_blocks(), blocks); // it may be at work
+            unit_visit(false);
+            EXPECT_EQ(used_blocks(), 0u);
+            EXPECT_TRUE(unit_arena_check());
+            owner.does([&] {
+                EXPECT_EQ(unit_kept_medium_bytes(), 0u);
+                keep_some();
+                EXPECT_EQ(unit_kept_medium_bytes(), bytes);
+                EXPECT_EQ(unit_medium_out_bytes(), bytes);
+            });
+            unit_visit(true); // at once
+            EXPECT_EQ(used_blocks(), 0u);
+        }
+        unit_visit(true); // and nothing more
+        owner.does([] { EXPECT_EQ(unit_kept_medium_bytes(), 0u); });
+        expect_nothing_left();
+    }));
+}
+
+// Freeing a block, or taking one, is a use.
+TEST(Kept, ItStaysWhileTheThreadWorks) {
+    EXPECT_FINE(in_child([] {
+        start();
+        Owner owner;
+        owner.does([] { keep_some(); });
+        uint64_t blocks = used_blocks();
+        for (unsigned round = 0; round < 10; round++) {
+            unit_visit(false);
+            owner.does([] {
+                void* kept = unit_kept_block(class_of(1100) - SMALL_CLASSES);
+                void* p = unit_alloc(1100);
+                EXPECT_EQ(bare(p), bare(kept)); // also the first one after the visit
+                unit_free(p);
+            });
+            EXPECT_EQ(used_blocks(), blocks);
+        }
+        unit_visit(false);
+        owner.does([] { unit_free(unit_alloc(5000)); }); // another class
+        unit_visit(false);
+        EXPECT_EQ(used_blocks(), blocks + 1);
+        unit_visit(false);
+        EXPECT_EQ(used_blocks(), 0u);
+        expect_nothing_left();
+    }));
+}
+
+TEST(Kept, TheVisitorsOwnStays) {
+    EXPECT_FINE(in_child([] {
+        start();
+        keep_some();
+        uint64_t blocks = used_blocks();
+        for (unsigned i = 0; i < 4; i++) unit_visit(i % 2 == 0);
+        EXPECT_EQ(used_blocks(), blocks);
+        expect_nothing_left();
+    }));
+}
+
+// Stopped in the middle of a call, by a signal handler that sleeps, say.
+TEST(Kept, ItStaysWhereTheThreadIsInTheMiddleOfACall) {
+    EXPECT_FINE(in_child([] {
+        start();
+        Owner owner;
+        owner.does([] {
+            keep_some();
+            unit_kept_enter();
+        });
+        uint64_t blocks = used_blocks();
+        for (unsigned i = 0; i < 4; i++) unit_visit(i % 2 == 0);
+        EXPECT_EQ(used_blocks(), blocks);
+        owner.does([] { unit_kept_leave(); });
+        unit_visit(false);
+        EXPECT_EQ(used_blocks(), 0u);
+        expect_nothing_left();
+    }));
+}
+
+// Without the kernel's barrier nobody knows what a thread is doing.
+TEST(Kept, ItStaysWhereTheKernelRefuses) {
+    for (bool at_once : {true, false})
+        EXPECT_FINE(in_child([=] {
+            start();
+            Owner owner;
+            owner.does([] { keep_some(); });
+            uint64_t blocks = used_blocks();
+            if (!at_once) unit_visit(false);
+            os_fault_hook = [](enum os_call call) { return call == OS_OTHER; };
+            if (!at_once) { // what was asked for before is
+                unit_visit(false);
+                EXPECT_EQ(used_blocks(), 0u);
+                owner.does([] { keep_some(); });
+            }
+            for (unsigned i = 0; i < 4; i++) unit_visit(i % 2 == 0);
+            EXPECT_EQ(used_blocks(), blocks);
+            owner.does([=] {
+                void* kept = unit_kept_block(class_of(1100) - SMALL_CLASSES);
+                void* p = unit_alloc(1100);
+                EXPECT_EQ(bare(p), bare(kept));
+                unit_free(p);
+            });
+            os_fault_hook = nullptr;
+            for (unsigned i = 0; i < 2; i++) unit_visit(false);
+            EXPECT_EQ(used_blocks(), blocks); // a refusal is not asked for again
+        }));
+}
+
+// A helper is to come, also where a thread needs nothing but what it keeps.
+TEST(Kept, ItIsToldThatSomethingIsKept) {
+    EXPECT_FINE(in_child([] {
+        start();
+        unit_collect();
+        void* p = unit_alloc(3000);
+        EXPECT_EQ(unit_release_owed(), 0u); // nothing is
+        unit_free(p);
+        EXPECT_GE(unit_release_owed(), 65536u);
+        Owner owner;
+        for (unsigned i = 0; i < 3; i++) {
+            unit_visit(true);
+            EXPECT_EQ(unit_release_owed(), 0u);
+            owner.does([] { keep_some(); });
+            EXPECT_GE(unit_release_owed(), 65536u);
+        }
+    }));
+}
+
+// Owners at work, each by itself, and visitors all the time.
+TEST(Kept, OwnersAndVisitorsAtTheSameTime) {
+    EXPECT_FINE(in_child([] {
+        start();
+        std::atomic<unsigned> done{0};
+        enum { OWNERS = 3 };
+        std::vector<std::thread> all;
+        for (unsigned t = 0; t < OWNERS; t++)
+            all.emplace_back([&, t] {
+                unit_attach();
+                Random random(t + 1);
+                Blocks blocks;
+                for (unsigned i = 0; i < unit_rounds(60000); i++) {
+                    if (blocks.all.size() < 30 && random.below(2) == 0)
+                        blocks.alloc(SMALL_MAX + 1 + random.below(random.below(8) == 0 ? 40000 : 6000));
+                    else if (!blocks.all.empty())
+                        blocks.free(random.below(blocks.all.size()));
+                    if (random.below(500) == 0) usleep(100);
+                }
+                EXPECT_TRUE(contents_right(blocks));
+                blocks.free_all();
+                unit_collect();
+                EXPECT_EQ(unit_medium_out_bytes(), 0u);
+                unit_detach();
+                done++;
+            });
+        for (unsigned v = 0; v < 2; v++)
+            all.emplace_back([&, v] {
+                for (unsigned i = v; done != OWNERS; i++) {
+                    unit_visit(i % 4 == 0);
+                    usleep(v * 50);
+                }
+            });
+        for (std::thread& t : all) t.join();
+        EXPECT_TRUE(unit_arena_check());
+        expect_nothing_left();
+    }));
+}
+
+// The child of a fork has what others kept, and its own, whatever a visitor was doing.
+// Absent: an emulator that forks among threads may end by its own assertions
+TEST_UNEMULATED(Kept, ForksMeanwhile) {
+    EXPECT_FINE(in_child([] {
+        start();
+        std::atomic<bool> stop{false};
+        std::thread visitor([&] {
+            for (unsigned i = 0; !stop; i++) unit_visit(i % 2 == 0);
+        });
+        std::thread other([&] {
+            unit_attach();
+            while (!stop) keep_some();
+            unit_detach();
+        });
+        Blocks blocks;
+        Random random(7);
+        for (unsigned round = 0; round < unit_rounds(200); round++) {
+            while (blocks.all.size() < 60) blocks.alloc(SMALL_MAX + 1 + random.below(9000));
+            while (blocks.all.size() > 30) blocks.free(random.below(blocks.all.size()));
+            unit_fork_prepare();
+            pid_t pid = fork();
+            if (pid != 0) {
+                unit_fork_parent();
+                int status = -1;
+                EXPECT_EQ(waitpid(pid, &status, 0), pid);
+                ASSERT_EQ(status, 0);
+                continue;
+            }
+            unit_fork_child();
+            bool good = unit_arena_check() && contents_right(blocks);
+            for (unsigned i = 0; i < 100; i++) good &= blocks.alloc(SMALL_MAX + 1 + random.below(9000));
+            blocks.free_all();
+            unit_visit(true);
+            unit_collect();
+            good &= used_blocks() <= 65; // what the other thread had in hand, and a visitor on its way
+            _exit(good && unit_arena_check() ? 0 : 1);
+        }
+        stop = true;
+        visitor.join();
+        other.join();
+        blocks.free_all();
+        expect_nothing_left();
+    }));
+}
+
+} // namespace
