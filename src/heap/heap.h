@@ -87,7 +87,7 @@ struct heap {
     uint64_t remote_frees;
     uint64_t slow_calls;
     uint32_t turns_unchecked;    /* since the last list that was walked */
-    uint64_t turn;               /* lists that turned over, for check_first */
+    uint64_t turn;               /* lists that turned over in its first time: see check_first */
     uint64_t told_blocks;        /* on the lists that were walked when others were told of them, */
     uint32_t tells_unchecked;    /* and such lists since the last one */
     uint32_t busy;               /* calls under way that change more than a fast path does; see heap_enter */

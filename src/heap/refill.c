@@ -28,9 +28,14 @@ static struct slice* orphans[CLASS_COUNT];
 static bool orphans_torn; /* since a fork; Sync: heaps_lock */
 
 /* Walking every list would cost half as much again as the fast path itself (docs/adr/0005): all of a
- * thread's first ones are walked, which is all there are in most programs' tests, then a sample. */
-static bool turn_is_checked(struct heap* h) {
-    if (h->turn++ < core_options.check_first) return true;
+ * thread's first ones are walked, which is all there are in most programs' tests, then a sample. A long one
+ * counts as several, so that a program that is soon done is not kept waiting. */
+static bool turn_is_checked(struct heap* h, uint32_t count) {
+    enum { blocks_a_list = 64 };
+    if (h->turn < core_options.check_first) {
+        h->turn += 1 + count / blocks_a_list;
+        return true;
+    }
     if (++h->turns_unchecked < core_options.check_every) return false;
     h->turns_unchecked = 0;
     return true;
@@ -50,7 +55,7 @@ static block_t* list_end(struct slice* s, block_t* first, uint32_t count, const 
  * False: reported, and its blocks count as in use. */
 static bool list_check(struct heap* h, struct slice* s, block_t* first, uint32_t count, const char* call) {
     bool overrun = count > s->built;
-    if (weir_likely(!overrun) && !turn_is_checked(h)) return true;
+    if (weir_likely(!overrun) && !turn_is_checked(h, count)) return true;
     if (overrun) {
         core_report("double-free", REPORT_FREED, first, call);
         slab_forget_free(s);

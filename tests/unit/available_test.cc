@@ -114,6 +114,20 @@ TEST(Available, ListsThatTurnOverAreCheckedInTurns) {
         }));
 }
 
+TEST(Available, ALongListCountsAsSeveral) {
+    EXPECT_FINE(in_child([] {
+        core_options.check_first = 8;
+        Full full(64, 1);
+        ASSERT_GT(full.all.size(), 600u);
+        for (unsigned count : {600u, 20u}) {
+            EXPECT_EQ(unit_turns_unchecked(), 0u);
+            for (unsigned i = 0; i < count; i++) unit_free(full.all[i]);
+            for (unsigned i = 0; i < count; i++) full.all[i] = unit_alloc(64);
+        }
+        EXPECT_EQ(unit_turns_unchecked(), 1u); // 600 blocks were all that is walked for sure
+    }));
+}
+
 // Three blocks of four were freed, at random: what comes next goes to few pages, so that the others empty.
 // Absent where no helper may be, or owners do not publish: what they sort depends on thread_free_max.
 TEST_NATIVE(Available, SparseSlabsArePacked) {
