@@ -1,0 +1,164 @@
+#!/usr/bin/env python3
+"""check/small.py: what a small process carries for the library. Runs tests/golden/small.c with the library
+preloaded, adds up what of the library's mappings and of memory without a name is resident beside the same process
+without it, and compares with limits; and counts which functions ran, all of which are to lie in .text, where
+src/weir.ld gathers what every process runs.
+
+Who may call it: anybody, from anywhere; the test command calls it. gcc's library of this machine alone.
+
+    check/small.py --lib FILE     what is carried; fails over a limit, and on functions that lie elsewhere
+    check/small.py --self-test    the readers of smaps and of callgrind's files against known text
+
+What it deliberately does not know: which functions there are, and what libc's own pages are: as the kernel maps
+around what is touched, they change with every address.
+
+SPDX-License-Identifier: Apache-2.0
+"""
+import argparse
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+PROGRAM = ROOT / "tests" / "golden" / "small.c"
+
+# KiB at the most, of a process that is as small as processes are.
+LIMITS = {"file": 88, "written": 56, "unnamed": 92}
+WHAT = {"file": "pages of the library's file", "written": "the library's own data that was written",
+        "unnamed": "other memory, beside a process on libc's malloc"}
+RUNS = 5
+
+
+def mappings(text):
+    """(name, permissions, KiB resident, KiB of those anonymous, start, end) of each mapping in smaps' text."""
+    found = []
+    for line in text.splitlines():
+        head = re.match(r"([0-9a-f]+)-([0-9a-f]+) (\S+) \S+ \S+ \d+ *(.*)", line)
+        if head:
+            found.append([head[4], head[3], 0, 0, int(head[1], 16), int(head[2], 16)])
+        elif line.startswith("Rss:"):
+            found[-1][2] = int(line.split()[1])
+        elif line.startswith("Anonymous:"):
+            found[-1][3] = int(line.split()[1])
+    return found
+
+
+def carried(text, library):
+    """KiB of each kind of LIMITS. What lies right behind the library's data is its zeroed data."""
+    kib = {"file": 0, "written": 0, "unnamed": 0}
+    end = None
+    for name, permissions, resident, anonymous, start, stop in mappings(text):
+        if library and os.path.basename(name) == library:
+            kib["file"] += resident - anonymous
+            kib["written"] += anonymous
+            end = stop if "w" in permissions else None
+        elif name == "" and start == end:
+            kib["written"] += anonymous
+        elif name in ("", "[heap]") or name.startswith("[anon"):
+            kib["unnamed"] += anonymous
+    return kib
+
+
+def functions(text, library):
+    """Names of the functions of the library that ran, in a callgrind file's text."""
+    names, objects, ran, here = {}, {}, set(), None
+    for line in text.splitlines():
+        m = re.match(r"(c?)(ob|fn)=\((\d+)\)(?: (.*))?$", line)
+        if not m:
+            continue
+        table = objects if m[2] == "ob" else names
+        if m[4]:
+            table[m[3]] = m[4]
+        if m[2] == "ob" and not m[1]:
+            here = os.path.basename(objects[m[3]])
+        elif m[2] == "fn" and not m[1] and here == library:
+            ran.add(names[m[3]].split("'")[0])
+    return ran
+
+
+def sections(lib):
+    """Section of each function of the library, by name."""
+    at = {}
+    for line in subprocess.run(["objdump", "-t", lib], check=True, capture_output=True, text=True).stdout.splitlines():
+        m = re.match(r"[0-9a-f]+ .{6}F (\S+)\s+[0-9a-f]+ +(?:\S+ +)*?(\S+)$", line)
+        if m:
+            at[m[2]] = m[1]
+    return at
+
+
+def run(program, lib, before=()):
+    environment = {k: v for k, v in os.environ.items() if not k.startswith(("WEIR_", "LD_"))}
+    if lib:
+        environment["LD_PRELOAD"] = lib
+    return subprocess.run([*before, program], env=environment, check=True, capture_output=True, text=True).stdout
+
+
+def check(lib, build):
+    program = f"{build}/small"
+    subprocess.run(["gcc", "-O1", "-fno-builtin", "-o", program, PROGRAM], check=True)
+    lib = os.path.realpath(lib)
+    library = os.path.basename(lib)
+    failures = 0
+    # Addresses are drawn anew for each process, and what the kernel maps around a page with them.
+    runs = [carried(run(program, lib), library) for _ in range(RUNS)]
+    plain = carried(run(program, None), None)
+    for kind, limit in LIMITS.items():
+        kib = max(r[kind] for r in runs) - plain[kind]
+        bad = kib > limit
+        failures += bad
+        print(f"{kib:5} KiB, limit {limit:4}  {WHAT[kind]}{'  FAILED' if bad else ''}")
+    out = f"{build}/callgrind"
+    run(program, lib, ["valgrind", "-q", "--tool=callgrind", "--soname-synonyms=somalloc=nouserintercepts",
+                       f"--callgrind-out-file={out}"])
+    ran = functions(Path(out).read_text(encoding="utf-8"), library)
+    where = sections(lib)
+    if "malloc" not in ran or len(ran) < 30:
+        print(f"only {len(ran)} functions ran, malloc among them: {'malloc' in ran}  FAILED")
+        failures += 1
+    elsewhere = sorted(name for name in ran if where.get(name, ".text") not in (".text", ".plt", ".init", ".fini"))
+    for name in elsewhere:
+        print(f"{name} runs in a plain process and lies in {where[name]}: name it in src/weir.ld  FAILED")
+    failures += bool(elsewhere)
+    print(f"small: {len(LIMITS) + 2 - failures} passed, {failures} failed")
+    return failures
+
+
+def self_test():
+    text = ("1000-3000 r-xp 00000000 fe:00 7    /a/libx.so.1\nRss: 8 kB\nAnonymous: 0 kB\n"
+            "3000-4000 rw-p 00002000 fe:00 7    /a/libx.so.1\nRss: 4 kB\nAnonymous: 4 kB\n"
+            "4000-9000 rw-p 00000000 00:00 0 \nRss: 12 kB\nAnonymous: 12 kB\n"
+            "b000-c000 rw-p 00000000 00:00 0    [heap]\nRss: 4 kB\nAnonymous: 4 kB\n")
+    grind = ("ob=(1) /a/libx.so.1\nfl=(1) ???\nfn=(1) malloc\n1 1\ncob=(2) /b/libc.so\ncfn=(2) mmap\ncalls=1 1\n1 1\n"
+             "ob=(2)\nfn=(2)\n1 1\nob=(1)\nfn=(3) malloc_slow'2\n1 1\n")
+    cases = [
+        (carried(text, "libx.so.1"), {"file": 8, "written": 16, "unnamed": 4}),
+        (carried(text, None), {"file": 0, "written": 0, "unnamed": 16}),
+        (functions(grind, "libx.so.1"), {"malloc", "malloc_slow"}),
+    ]
+    failures = 0
+    for got, wanted in cases:
+        if got != wanted:
+            print(f"got {got}, wanted {wanted}  FAILED")
+            failures += 1
+    print(f"small self-test: {len(cases) - failures} passed, {failures} failed")
+    return failures
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
+    parser.add_argument("--lib")
+    parser.add_argument("--self-test", action="store_true")
+    options = parser.parse_args()
+    if options.self_test:
+        return self_test() != 0
+    if not options.lib:
+        parser.error("--lib is needed")
+    with tempfile.TemporaryDirectory() as build:
+        return check(options.lib, build) != 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
