@@ -159,9 +159,11 @@ static bool release_if_empty(struct heap* h, struct slice* s) {
     if (s->listed == LISTED_ACTIVE) return false; /* its owner allocates from it */
     /* Acquire: pairs with the owner's last push and the release of the other givers. */
     uint64_t counts = load_acquire(&s->counts);
-    uint32_t back = remote_count(load_acquire(&s->remote)) + slice_pages(s)->ahead;
+    uint32_t waiting = remote_count(load_acquire(&s->remote));
+    uint32_t back = waiting + slice_pages(s)->ahead;
     /* A countdown that has ended: its owner is looking at the slab, or about to. */
     if (counts_until(counts) == 0 || counts_used(counts) != back) return false;
+    add_relaxed(&heap_totals.remote_frees, waiting);
     unlist(h, s);
     exposure_lose(h, s);
     slab_release(s);

@@ -46,6 +46,7 @@ static void census_slice(struct slice* s, void* context) {
     struct census_class* k = &t->classes[s->size_class];
     uint32_t out = slab_out(s);
     uint32_t built = counts_built(load_relaxed(&s->counts));
+    t->remote_frees += remote_count(load_relaxed(&s->remote)); /* those that nobody took in yet */
     k->slabs++;
     k->live_blocks += out;
     k->cached_blocks += built > out ? built - out : 0;
@@ -73,11 +74,10 @@ WEIR_FN void census_take(struct census* t) {
     census_chunks(t);
     struct large_figures large = large_live();
     t->alloc_calls = load_relaxed(&heap_totals.handed_out) + large.allocs;
-    t->remote_frees = load_relaxed(&heap_totals.remote_frees);
+    t->remote_frees += load_relaxed(&heap_totals.remote_frees);
     t->slow_calls = load_relaxed(&heap_totals.slow_calls);
     for (const struct heap* h = registry_first(); h != NULL; h = h->registry_next) {
         t->alloc_calls += load_relaxed(&h->handed_out);
-        t->remote_frees += load_relaxed(&h->remote_frees);
         t->slow_calls += load_relaxed(&h->slow_calls);
         for (unsigned c = 0; c < CLASS_COUNT; c++) {
             uint32_t waiting = bin_count(h, c);

@@ -6,10 +6,13 @@
 
 /* Slabs of one slice hold at least eight blocks; above 8 KiB eight slices do. */
 #define SLICES(b) ((b) <= 8192 ? 1 : 8)
+#define CAPACITY(b) (SLICES(b) * SLICE_BYTES / (b))
+#define ENOUGH(b) (CAPACITY(b) < 16 ? 1 : CAPACITY(b) > 128 ? 16 : CAPACITY(b) / 8)
 #define ROW(b)                                                                                               \
     {.bytes = (b),                                                                                           \
      .slices = SLICES(b),                                                                                    \
-     .capacity = SLICES(b) * SLICE_BYTES / (b),                                                              \
+     .capacity = CAPACITY(b),                                                                                \
+     .enough = ENOUGH(b),                                                                                    \
      .inverse = ((1ull << 40) + (b) - 1) / (b)}
 #define ROWS8(base, step)                                                                                    \
     ROW((base) + (step)), ROW((base) + 2 * (step)), ROW((base) + 3 * (step)), ROW((base) + 4 * (step)),      \

@@ -24,6 +24,7 @@ struct size_class {
     uint32_t bytes;    /* of a block */
     uint32_t slices;   /* of a slab */
     uint32_t capacity; /* blocks in a slab; with tagging, the slab does not end with the last one */
+    uint32_t enough;   /* see class_enough */
     uint64_t inverse;  /* ceil(2^40 / bytes): offset * inverse >> 40 == offset / bytes below 512 KiB */
 };
 WEIR_VAR_DECL struct size_class size_classes[CLASS_COUNT]; /* written by classes_start alone */
@@ -54,13 +55,7 @@ WEIR_INLINE uint32_t class_block_index(const struct size_class* k, size_t offset
 
 /* So many free blocks make it worth while to go on to another slab: with fewer, a heap that is nearly full
  * would go from slab to slab for a block each. An eighth of a slab at most is left lying for it. */
-WEIR_INLINE uint32_t class_enough(const struct size_class* k) {
-    const uint32_t parts = 8;
-    const uint32_t most = 16;
-    uint32_t part = k->capacity / parts;
-    if (part < 1) return 1;
-    return part > most ? most : part;
-}
+WEIR_INLINE uint32_t class_enough(const struct size_class* k) { return k->enough; }
 
 /* Whether a block of a slab starts at `distance` from its start, the difference of two addresses of which one
  * may carry a tag; *block is its index. */

@@ -32,6 +32,29 @@ WEIR_FN void block_misuse(const struct slice* s, const void* p, const char* call
         core_report("invalid-free", REPORT_INTERIOR, p, call);
 }
 
+/* A block of a class that the thread never took any of: it goes alone, and the slab, if nobody owns it, to
+ * whoever wants it. */
+static void slab_free_lone(struct slice* s, block_t* p, uint64_t word_of_p) {
+    size_t bytes = slab_class(s)->bytes;
+    uint32_t waiting;
+    if (slab_give_remote(s, p, word_of_p, &waiting))
+        orphan_give(s);
+    else if (waiting != 0)
+        visit_owed(&heap_empty, waiting * bytes);
+}
+
+/* The same of a thread that ends, or that never allocated: it gets no heap for this. */
+static WEIR_NOINLINE void slab_free_heapless(struct slice* s, block_t* p, uint64_t word_of_p) {
+    slab_free_lone(s, p, word_of_p);
+    release_poke(); /* another thread's slab may have gone */
+}
+
+/* Whether the thread has taken blocks of the slab's class, so that it can use what comes back. */
+static bool heap_uses(const struct heap* h, const struct slice* s) {
+    unsigned c = s->size_class;
+    return h->active[c] != NULL || (h->opened[c / 64] >> c % 64 & 1) != 0;
+}
+
 /* The outbox's blocks go to their slab; the heap adopts the slab if nobody owns it. That it may own it
  * itself by now makes no difference: it is nudged like any other owner. */
 static void outbox_flush(struct heap* h, struct outbox* o) {
@@ -40,12 +63,13 @@ static void outbox_flush(struct heap* h, struct outbox* o) {
     if (count == 0) return;
     o->count = 0;
     o->slab = NULL;
-    store_relaxed(&h->remote_frees, h->remote_frees + count);
     size_t bytes = count * (size_t)slab_class(s)->bytes;
-    if (slab_push_remote(s, o->first, o->last, count))
+    if (!slab_push_remote(s, o->first, o->last, count))
+        visit_owed(h, bytes);
+    else if (heap_uses(h, s))
         heap_adopt(h, s);
     else
-        visit_owed(h, bytes);
+        orphan_give(s);
 }
 
 WEIR_FN void outbox_flush_all(struct heap* h) {
@@ -96,20 +120,21 @@ static void slab_free_from(struct heap* h, struct slice* s, block_t* p, bool ful
         else
             slab_push(s, p);
     } else if (full || (load_relaxed(&s->remote) & REMOTE_UNOWNED) != 0) {
-        /* Relaxed: only chooses between the two ways, both of which are right. */
+        /* Relaxed: only chooses between the ways, all of which are right. */
         size_t bytes = slab_class(s)->bytes;
-        if (slab_push_remote(s, p, p, 1))
+        if (!heap_uses(h, s))
+            slab_free_lone(s, p, remote_first_word(s, p));
+        else if (slab_push_remote(s, p, p, 1))
             heap_adopt(h, s);
         else
             visit_owed(h, bytes);
-        store_relaxed(&h->remote_frees, h->remote_frees + 1);
     } else {
         outbox_put(h, s, p, call);
     }
 }
 
 /* A block of a slab that is not the caller's, or of one that is with checks=full. */
-static void slab_free_slow(struct slice* s, block_t* p, const char* call) {
+static WEIR_NOINLINE void slab_free_slow(struct slice* s, block_t* p, const char* call) {
     struct heap* h = heap_self();
     bool full = full_is_on();
     if (full && full_is_free(p)) {
@@ -118,14 +143,7 @@ static void slab_free_slow(struct slice* s, block_t* p, const char* call) {
     }
     if (full) full_seal(s, p);
     if (h == &heap_empty) {
-        /* A thread that ends, or that never allocated: it gets no heap for this. */
-        size_t bytes = slab_class(s)->bytes;
-        if (slab_push_remote(s, p, p, 1))
-            orphan_put(s);
-        else
-            visit_owed(h, bytes);
-        add_relaxed(&heap_totals.remote_frees, 1);
-        release_poke();
+        slab_free_heapless(s, p, remote_first_word(s, p));
         return;
     }
     heap_enter(h);
@@ -188,6 +206,17 @@ WEIR_FN void heap_free_slow(void* p, const char* call) {
             return;
         }
         if (kind == SLICE_LARGE && large_free_kept(s, p)) return;
+        size_t distance = (uintptr_t)p - slice_address(s);
+        uint32_t block;
+        if (kind == SLICE_SLAB && weir_likely(!tag_is_on()) &&
+            class_finds_block(slab_class(s), distance, &block)) {
+            if (heap_self() != &heap_empty || full_is_on()) {
+                slab_free_slow(s, p, call);
+                return;
+            }
+            slab_free_heapless(s, p, distance / GRANULE + 1);
+            return;
+        }
     }
     free_unkept(p, call);
 }

@@ -258,6 +258,29 @@ WEIR_FN void orphan_put(struct slice* s) {
     }
 }
 
+/* Where others come by, what waits stays as it is until one does. */
+WEIR_FN void orphan_give(struct slice* s) {
+    if (load_relaxed(&release_state) == RELEASE_ALONE) {
+        orphan_put(s);
+        return;
+    }
+    orphans_lock();
+    if ((s->flags & SLICE_ORPHAN) == 0) {
+        s->flags |= SLICE_ORPHAN;
+        slab_list_push(&orphans[s->size_class], s);
+    }
+    bool drained = slab_leave(s);
+    os_lock_give(&heaps_lock);
+    if (drained && slab_claim(s)) orphan_put(s);
+}
+
+WEIR_FN void orphan_visit(struct slice* s, const struct slice_pages* r) {
+    uint64_t word = load_relaxed(&s->remote); /* relaxed: slab_claim decides */
+    uint32_t waiting = remote_count(word);
+    if ((word & REMOTE_UNOWNED) == 0 || waiting == 0 || waiting < slab_frees_to_hole(r)) return;
+    if (slab_claim(s)) orphan_put(s);
+}
+
 static void orphan_forget(struct slice* s, void* context) {
     (void)context;
     if (load_relaxed(&s->kind) == SLICE_SLAB) s->flags &= (uint8_t)~SLICE_ORPHAN;

@@ -113,13 +113,11 @@ static void heap_count_live(bool live) {
 /* Under heaps_lock: move the figures of an ended heap to the totals and let another thread have it. */
 static void heap_retire(struct heap* h) {
     add_relaxed(&heap_totals.handed_out, h->handed_out);
-    add_relaxed(&heap_totals.remote_frees, h->remote_frees);
     add_relaxed(&heap_totals.slow_calls, h->slow_calls);
     add_relaxed(&heap_totals.large_allocs, h->kept_large_turns);
     add_relaxed(&heap_totals.large_frees, h->kept_large_turns);
     if (h->parked_bytes == 0) heap_count_live(false); /* others are in nobody's hands */
     store_relaxed(&h->handed_out, 0);
-    store_relaxed(&h->remote_frees, 0);
     store_relaxed(&h->slow_calls, 0);
     heap_reset(h);
     store_relaxed(&h->tid, 0);

@@ -63,10 +63,12 @@ WEIR_FN WEIR_COLD uint32_t slab_recount_list(struct slice* s, const block_t* fir
     return n;
 }
 
-WEIR_FN bool slab_holds_block(const struct slice* s, const void* p) {
+WEIR_INLINE bool holds_block(const struct slice* s, const void* p) {
     uint32_t block;
     return class_finds_block(slab_class(s), (uintptr_t)p - slice_address(s), &block);
 }
+
+WEIR_FN bool slab_holds_block(const struct slice* s, const void* p) { return holds_block(s, p); }
 
 static bool slab_contains(const struct slice* s, const void* p) {
     return arch_distance_below((uintptr_t)p - slice_address(s), (size_t)s->span_slices << SLICE_SHIFT);
@@ -87,7 +89,7 @@ WEIR_FN block_t* slab_walk(const struct slice* s, block_t* first, uint32_t count
     block_t* last = NULL;
     block_t* p = first;
     for (uint32_t i = 0; i < count; i++) {
-        if (weir_unlikely(!slab_holds_block(s, p))) {
+        if (weir_unlikely(!holds_block(s, p))) {
             if (p != NULL && slab_contains(s, p))
                 core_report("invalid-free", REPORT_INTERIOR, p, call);
             else
@@ -141,6 +143,7 @@ WEIR_FN void slab_collect(struct slice* s, const char* call) {
     last->next = s->free;
     s->free = first;
     slab_recount_used(s, used - count);
+    add_relaxed(&heap_totals.remote_frees, count);
 }
 
 WEIR_FN bool slab_disown(struct slice* s) {
@@ -153,6 +156,17 @@ WEIR_FN bool slab_disown(struct slice* s) {
     return false;
 }
 
+WEIR_FN bool slab_leave(struct slice* s) {
+    uint64_t word = load_relaxed(&s->remote); /* relaxed: the compare below decides */
+    uint32_t used = slab_used(s);
+    /* Release: publishes the record to the thread that claims it. Those who gave the blocks that wait
+     * published their links to whoever reads this word: a compare-and-swap goes on with what they released.
+     */
+    while (!cas_acq_rel(&s->remote, &word, word | REMOTE_UNOWNED)) {
+    }
+    return remote_count(word) == used;
+}
+
 /* The first block on the remote list: make the owner's next free look. */
 static void slab_nudge(struct slice* s) {
     void* owner = load_relaxed(&s->owner);
@@ -161,28 +175,73 @@ static void slab_nudge(struct slice* s) {
     cas_acq_rel(&s->owner, &owner, (void*)((uintptr_t)owner | OWNER_NUDGED));
 }
 
-static bool push_remote(struct slice* s, block_t* first, block_t* last, uint32_t count) {
-    uint64_t first_word = remote_first_word(s, first);
+/* Once blocks are handed over, the slab may be released, and a region other than the primary one with it:
+ * being announced as a visitor keeps its records mapped. */
+static struct region* records_hold(const struct slice* s) {
+    struct region* r = s->region == 0 ? NULL : &regions[s->region];
+    if (weir_unlikely(r != NULL)) add_relaxed(&r->visitors, 1);
+    return r;
+}
+static void records_let(struct region* r) {
+    if (weir_unlikely(r != NULL))
+        __atomic_fetch_sub(&r->visitors, 1, __ATOMIC_RELEASE); /* pairs with span_free */
+}
+
+/* The block that the remote word starts with, as seen from one whose own word is `own`; NULL: none. */
+WEIR_INLINE block_t* remote_beside(const block_t* p, uint64_t own, uint64_t word) {
+    const uint64_t granules = (1ull << REMOTE_TAG_SHIFT) - 1;
+    if ((word & granules) == 0) return NULL;
+    uintptr_t at = (uintptr_t)tag_clear(p) + ((word & granules) - (own & granules)) * GRANULE;
+    return tag_with(at, (unsigned)(word >> REMOTE_TAG_SHIFT) & 15);
+}
+
+/* Returns the remote word as it was. An unowned slab stays so until `patience` blocks wait. */
+WEIR_INLINE uint64_t push_remote(struct slice* s, uint64_t first_word, block_t* first, block_t* last,
+                                 uint32_t count, uint32_t patience) {
     uint64_t word = load_relaxed(&s->remote); /* relaxed: the compare below decides */
     uint64_t wanted;
     do {
-        last->next = remote_first(s, word);
-        wanted = (uint64_t)(remote_count(word) + count) * REMOTE_ONE | first_word;
+        last->next = remote_beside(first, first_word, word);
+        uint32_t all = remote_count(word) + count;
+        wanted = (uint64_t)all * REMOTE_ONE | first_word;
+        if (patience != 0 && all != patience) wanted |= word & REMOTE_UNOWNED;
         /* Release: publishes the links to slab_collect. Acquire: if the slab was unowned, its record. */
     } while (!cas_acq_rel(&s->remote, &word, wanted));
-    if ((word & REMOTE_UNOWNED) != 0) return true;
-    if ((word & REMOTE_FIRST) == 0) slab_nudge(s);
+    if ((word & (REMOTE_UNOWNED | REMOTE_FIRST)) == 0) slab_nudge(s);
+    return word;
+}
+
+WEIR_FN bool slab_push_remote(struct slice* s, block_t* first, block_t* last, uint32_t count) {
+    struct region* r = records_hold(s);
+    uint64_t word = push_remote(s, remote_first_word(s, first), first, last, count, 0);
+    bool mine = (word & REMOTE_UNOWNED) != 0;
+    if (!mine) available_steal(s);
+    records_let(r);
+    return mine;
+}
+
+/* All blocks of a slab wait on its remote list. Of one that was unowned when the last one came: its counts
+ * stay until somebody claims it, and of whatever it is by then an unowned slab is anybody's to claim. */
+static bool drained_claim(struct slice* s, bool was_unowned) {
+    if (was_unowned) return slab_claim(s);
     available_steal(s);
     return false;
 }
 
-WEIR_FN bool slab_push_remote(struct slice* s, block_t* first, block_t* last, uint32_t count) {
-    /* Once the blocks are handed over, the slab may be released, and a region other than the primary one
-     * with it: being announced as a visitor keeps its records mapped. */
-    struct region* r = s->region == 0 ? NULL : &regions[s->region];
-    if (r != NULL) add_relaxed(&r->visitors, 1);
-    bool mine = push_remote(s, first, last, count);
-    if (r != NULL) __atomic_fetch_sub(&r->visitors, 1, __ATOMIC_RELEASE); /* pairs with span_free */
+WEIR_FN bool slab_give_remote(struct slice* s, block_t* p, uint64_t word_of_p, uint32_t* waiting) {
+    enum { step = 16 };
+    const uint32_t enough = class_enough(slab_class(s));
+    struct region* r = records_hold(s);
+    uint64_t word = push_remote(s, word_of_p, p, p, 1, enough);
+    bool was_unowned = (word & REMOTE_UNOWNED) != 0;
+    uint32_t all = remote_count(word) + 1;
+    *waiting = all == enough ? enough : all % step == 0 ? step : 0;
+    bool mine = was_unowned && all == enough;
+    /* Acquire: of an unowned slab, the compare above read what its owner released when it gave the slab up.
+     */
+    if (!mine && weir_unlikely(counts_used(load_acquire(&s->counts)) == all))
+        mine = drained_claim(s, was_unowned);
+    records_let(r);
     return mine;
 }
 

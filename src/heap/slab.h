@@ -154,6 +154,13 @@ WEIR_FN bool slab_disown(struct slice* s);
 /* Hand `count` linked blocks to the slab's owner. True: nobody owned it, and the caller does now. False:
  * the slab may be gone when the call returns. */
 WEIR_FN bool slab_push_remote(struct slice* s, block_t* first, block_t* last, uint32_t count);
+/* Hand one block to a slab that the caller has no use for. One that nobody owns stays so until enough blocks
+ * wait there, or all have come back: then it is the caller's (true). *waiting: so many blocks more wait than
+ * anybody was told of. word_of_p: remote_first_word. */
+WEIR_FN bool slab_give_remote(struct slice* s, block_t* p, uint64_t word_of_p, uint32_t* waiting);
+/* Owner, whose word it does not carry any more: give it up with what waits on its remote list. True: all its
+ * blocks do. */
+WEIR_FN bool slab_leave(struct slice* s);
 /* Take an unowned slab; false: somebody else did. */
 WEIR_FN bool slab_claim(struct slice* s);
 /* Owner, of a slab that no visitor may look at just now: whether its list has as many blocks as the counts

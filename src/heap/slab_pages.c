@@ -395,6 +395,7 @@ static bool visitor_takes_remote(const struct view* v, struct sorting* l) {
     uint32_t known = done < rest ? done : rest;
     store_relaxed(&v->pages->ahead, (uint16_t)(v->pages->ahead + done - known));
     slab_counts_move(s, -(int32_t)known, 0);
+    add_relaxed(&heap_totals.remote_frees, done);
     return done == count;
 }
 

@@ -7,6 +7,7 @@
 #include "heap/available.h"
 #include "heap/large.h"
 #include "heap/medium.h"
+#include "heap/refill.h"
 #include "heap/registry.h"
 #include "heap/slab.h"
 #include "os/os.h"
@@ -31,9 +32,12 @@ static void registry_look(void) {
 
 /* A first look without a lock: what it says may be old. */
 static void slab_visit(struct slice* s, const struct slice_pages* pages) {
-    if (load_acquire(&s->kind) != SLICE_SLAB || load_relaxed(&s->listed) == 0) return;
+    if (load_acquire(&s->kind) != SLICE_SLAB) return;
     struct heap* h = owner_heap(load_relaxed(&s->owner));
-    if (h != NULL && h != heap_self()) available_visit(h, s, pages);
+    if (h == NULL)
+        orphan_visit(s, pages);
+    else if (h != heap_self() && load_relaxed(&s->listed) != 0)
+        available_visit(h, s, pages);
 }
 
 /* Slabs are found by their records: lists would have to be locked for as long as a visit takes. False: there

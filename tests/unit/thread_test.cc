@@ -169,14 +169,142 @@ TEST(Threads, FullSlabsAreTakenOverByTheirFirstFreer) {
         struct slice* s = unit_slice(all[0]);
         EXPECT_TRUE(unit_is_unowned(s));
         EXPECT_EQ(s->owner, nullptr);
+        unit_free(unit_alloc(256)); // a thread that has a use for it
         unit_free(all[0]);
         EXPECT_FALSE(unit_is_unowned(s));
         EXPECT_TRUE(unit_is_mine(s));
         EXPECT_EQ(unit_remote_count(s), 0u);
         EXPECT_EQ(unit_used(s), s->built - 1u);
-        void* again = unit_alloc(256); // the adopted slab serves its new owner
-        EXPECT_EQ(unit_slice(again), s);
+        for (unsigned i = 1; i < class_enough(&k); i++) unit_free(all[i]);
+        unsigned inside = 0;
+        for (void* p : many(k.capacity, 256)) inside += unit_slice(p) == s;
+        EXPECT_EQ(inside, class_enough(&k)); // the adopted slab serves its new owner
         EXPECT_GE(unit_check_slabs(), 0);
+    }));
+}
+
+// `frees` are by a thread that never took a block of the class; `attached`: but of others.
+void nobody_needs(bool attached) {
+    unit_attach();
+    const struct size_class& k = size_classes[class_of(256)];
+    const unsigned enough = class_enough(&k);
+    std::vector<void*> all = many(k.capacity * 2 + 1, 256);
+    struct slice* s = unit_slice(all[0]);
+    struct slice* t = unit_slice(all[k.capacity]);
+    Worker other;
+    unsigned freed = 0;
+    auto frees = [&](unsigned count) {
+        other.does([&, count] {
+            if (attached && freed == 0) unit_free(unit_alloc(64));
+            for (unsigned i = 0; i < count; i++) unit_free(all[freed++]);
+        });
+    };
+    frees(enough - 1);
+    EXPECT_TRUE(unit_is_unowned(s));
+    EXPECT_FALSE(unit_is_orphan(s));
+    EXPECT_EQ(unit_remote_count(s), enough - 1);
+    frees(1); // enough: whoever needs a list finds it
+    EXPECT_TRUE(unit_is_unowned(s));
+    EXPECT_TRUE(unit_is_orphan(s));
+    EXPECT_EQ(unit_remote_count(s), enough);
+    EXPECT_EQ(census().remote_frees, enough);
+    EXPECT_GE(unit_check_slabs(), 0);
+    frees(k.capacity - enough - 1);
+    EXPECT_EQ(unit_remote_count(s), k.capacity - 1);
+    frees(1); // and the last one ends it
+    EXPECT_NE(s->kind, SLICE_SLAB);
+    EXPECT_TRUE(unit_is_unowned(t));
+    frees(enough);
+    EXPECT_TRUE(unit_is_orphan(t));
+    std::vector<void*> more = many(k.capacity - 1 + enough, 256);
+    unsigned inside = 0;
+    for (void* p : more) inside += unit_slice(p) == t;
+    EXPECT_EQ(inside, enough);
+    EXPECT_EQ(census().remote_frees, freed);
+    frees(k.capacity - enough);
+    other.end();
+    EXPECT_GE(unit_check_slabs(), 0);
+    unit_free(all.back());
+    for (void* p : more) unit_free(p);
+    expect_nothing_left();
+}
+
+TEST(Threads, WhatComesBackByAThreadWithoutAHeapWaitsForOthers) {
+    EXPECT_FINE(in_child([] { nobody_needs(false); }));
+}
+TEST(Threads, WhatComesBackByAThreadThatHasNoUseForItWaitsForOthers) {
+    EXPECT_FINE(in_child([] { nobody_needs(true); }));
+}
+
+TEST(Threads, WhatWaitsAtNobodysSlabIsSortedByVisitors) {
+    EXPECT_FINE(in_child([] {
+        unit_attach();
+        const struct size_class& k = size_classes[class_of(512)];
+        std::vector<void*> all = many(k.capacity * 2 + 1, 512);
+        struct slice* s = unit_slice(all[0]);
+        Worker other;
+        other.does([&] {
+            for (unsigned i = 0; i < 9; i++) unit_free(all[i]); // the first page's, and one more
+        });
+        EXPECT_TRUE(unit_is_unowned(s));
+        EXPECT_EQ(unit_remote_count(s), 9u);
+        unit_visit(true);
+        EXPECT_EQ(unit_remote_count(s), 0u);
+        EXPECT_TRUE(unit_is_unowned(s));
+        EXPECT_TRUE(unit_is_orphan(s));
+        EXPECT_EQ(s->built, k.capacity - 8u); // its first page is a hole
+        EXPECT_GE(unit_check_slabs(), 0);
+        other.end();
+        for (size_t i = 9; i < all.size(); i++) unit_free(all[i]);
+        expect_nothing_left();
+    }));
+}
+
+// Producers and those that only free: no block is lost, none is given twice, and what all gave back is found
+// by its producers, or goes.
+TEST(Threads, ManyThatOnlyFree) {
+    EXPECT_FINE(in_child([] {
+        enum { makers = 2, enders = 3, rounds = 60, batch = 400 };
+        struct Batch {
+            std::atomic<unsigned> turn{0}; // even: it is to be filled, odd: emptied
+            void* blocks[batch];
+        };
+        static Batch batches[8];
+        static std::atomic<unsigned> made{0}, ended{0};
+        std::vector<std::thread> threads;
+        for (unsigned t = 0; t < makers; t++)
+            threads.emplace_back([t] {
+                unit_attach();
+                for (unsigned n; (n = made.fetch_add(1)) < rounds;) {
+                    Batch& b = batches[n % 8];
+                    while (b.turn.load(std::memory_order_acquire) != n / 8 * 2) std::this_thread::yield();
+                    for (unsigned i = 0; i < batch; i++) {
+                        size_t size = 16 + 48 * (i % 9) + 2048 * (i % 50 == 0);
+                        b.blocks[i] = unit_alloc(size);
+                        memset(b.blocks[i], static_cast<int>(t + 1), size);
+                    }
+                    b.turn.store(n / 8 * 2 + 1, std::memory_order_release);
+                }
+                unit_detach();
+            });
+        for (unsigned t = 0; t < enders; t++)
+            threads.emplace_back([] {
+                for (unsigned n; (n = ended.fetch_add(1)) < rounds;) {
+                    Batch& b = batches[n % 8];
+                    while (b.turn.load(std::memory_order_acquire) != n / 8 * 2 + 1) std::this_thread::yield();
+                    for (unsigned i = 0; i < batch; i++) {
+                        size_t size = 16 + 48 * (i % 9);
+                        const unsigned char* p = static_cast<unsigned char*>(b.blocks[i]);
+                        if (p[0] != p[size - 1] || p[0] == 0 || p[0] > makers) abort();
+                        unit_free(b.blocks[i]);
+                    }
+                    b.turn.store(n / 8 * 2 + 2, std::memory_order_release);
+                }
+            });
+        for (std::thread& t : threads) t.join();
+        EXPECT_GE(unit_check_slabs(), 0);
+        unit_attach();
+        expect_nothing_left();
     }));
 }
 
@@ -472,6 +600,13 @@ TEST(Threads, OrphansThatOthersFreeIntoAreAdopted) {
         gone.end();
         struct slice* s = unit_slice(kept[0]);
         EXPECT_TRUE(unit_is_orphan(s));
+        unit_free(unit_alloc(200)); // a thread that has a use for it, and takes another orphan
+        for (void* p : kept)
+            if (unit_is_orphan(unit_slice(p))) s = unit_slice(p);
+        EXPECT_TRUE(unit_is_orphan(s));
+        size_t first = 0;
+        while (unit_slice(kept[first]) != s) first++;
+        std::swap(kept[0], kept[first]);
         unit_free(kept[0]);
         EXPECT_FALSE(unit_is_orphan(s));
         EXPECT_TRUE(unit_is_mine(s));
