@@ -146,6 +146,26 @@ WEIR_FN void available_sweep(struct heap* h, bool sort, const char* call) {
     os_lock_give(&h->lock);
 }
 
+static void list_sort_charged(struct heap* h, struct slice* s) {
+    struct slice* next;
+    for (; s != NULL; s = next) {
+        next = s->next;
+        if (slice_pages(s)->charged != 0) exposure_sort(h, s, "free");
+        available_relist(h, s);
+    }
+}
+
+WEIR_FN void available_sort_charged(struct heap* h) {
+    os_lock_take(&h->lock);
+    for (unsigned c = 0; c < CLASS_COUNT; c++) {
+        struct slice* active = h->active[c];
+        if (active != NULL && slice_pages(active)->charged != 0) exposure_sort(h, active, "free");
+        list_sort_charged(h, h->available[c]);
+        list_sort_charged(h, h->scarce[c]);
+    }
+    os_lock_give(&h->lock);
+}
+
 /* Under the lock of heap h: whether slab s, whatever it was before, is on its list, and its owner is not
  * looking at it: its countdown has not ended. Not where the lock is taken again: by the child of a fork in
  * the middle of a call that had it, or among fork handlers. */

@@ -213,6 +213,7 @@ static void exposure_tell(struct heap* h, struct slice* s) {
     uint64_t bytes = (uint64_t)(unsorted - r->charged) * slab_class(s)->bytes;
     add_relaxed(&h->exposed, bytes);
     r->charged = (uint16_t)unsorted;
+    h->exposed_told = true;
     visit_owed(h, bytes);
     bool active = s->listed == LISTED_NOT;
     exposure_arm(h, s, slab_used(s)); /* from here on it may be stolen */
@@ -223,6 +224,11 @@ WEIR_FN void exposure_due(struct heap* h, struct slice* s) {
     if (is_visited(s)) {
         exposure_tell(h, s);
         return;
+    }
+    /* Nobody comes any more: what others were told of is in no ring, and the thread's own to sort. */
+    if (weir_unlikely(h->exposed_told) && load_relaxed(&release_state) == RELEASE_ALONE) {
+        h->exposed_told = false;
+        available_sort_charged(h);
     }
     struct slice_pages* r = slice_pages(s);
     uint32_t unsorted = slab_unsorted(s);

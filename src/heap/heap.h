@@ -101,7 +101,8 @@ struct heap {
     uint64_t slab_bytes; /* of the blocks that are built in the slabs that the heap owns */
     uint64_t slab_count;
     uint64_t exposed;                           /* bytes on their lists that were charged */
-    struct slice* exposed_slabs[EXPOSED_SLOTS]; /* a ring of those with a charge, or that had one */
+    struct slice* exposed_slabs[EXPOSED_SLOTS]; /* a ring of those with a charge, or that had one, */
+    bool exposed_told;                          /* but for those that others were to sort */
     uint32_t exposed_next;
     uint32_t exposed_shift;            /* how far the bound for small blocks is raised, log2 */
     uint32_t exposed_blocks;           /* small blocks looked at since exposed_handed_out was read */

@@ -89,6 +89,7 @@ static void heap_reset(struct heap* h) {
     store_relaxed(&h->slab_bytes, (uint64_t)0);
     store_relaxed(&h->slab_count, (uint64_t)0);
     store_relaxed(&h->exposed, (uint64_t)0);
+    h->exposed_told = false;
     h->exposed_shift = h->exposed_blocks = 0;
     h->exposed_handed_out = 0;
     guard_heap_reset(h);

@@ -374,4 +374,33 @@ TEST_NATIVE(Exposure, WhatOthersAreToldOfIsWalked) {
         }
 }
 
+// A program that confines itself when it has freed much: what others were to sort then, its threads sort
+// themselves, and go on to keep little. Absent where nobody was to sort.
+TEST_NATIVE(Exposure, IsBoundedWhereNobodyComesAnyMore) {
+    for (size_t size : {64u, 1000u})
+        EXPECT_FINE(in_child([=] {
+            windows_are_endless();
+            unit_attach();
+            std::vector<void*> all;
+            std::set<uintptr_t> ever, kept;
+            while (all.size() < 8 * MIB / size) {
+                all.push_back(unit_alloc(size));
+                memset(all.back(), 1, size);
+                add_pages(ever, all.back(), size);
+            }
+            Random random(size);
+            for (size_t i = all.size(); i > 1; i--) std::swap(all[i - 1], all[random.below(i)]);
+            size_t i = 0;
+            for (; i < all.size() / 2; i++) unit_free(all[i]);
+            os_sandbox_announced();
+            release_helper_stop();
+            for (; i < all.size() - 20; i++) unit_free(all[i]);
+            for (; i < all.size(); i++) add_pages(kept, all[i], size);
+            EXPECT_EQ(load_relaxed(&release_state), uint32_t{RELEASE_ALONE});
+            release_all(); // without a visit: nobody visits one's own heap
+            EXPECT_LE(resident_bytes(ever, kept), 256u << 10) << size;
+            EXPECT_GE(unit_check_slabs(), 0);
+        }));
+}
+
 } // namespace
