@@ -19,12 +19,13 @@ enum { REFRESH_EARLY = 4, REFRESH_CALLS = 64 };
 #define REFRESH_NS_MAX 50000000u
 
 static struct weir_wire_header* wire_file;
-static struct weir_wire_slot* wire_slot;  /* Sync: set by the constructor and by the only thread of a child */
+static struct weir_wire_slot* wire_slot; /* Sync: set by the constructor and by the only thread of a child */
+WEIR_WIDE(wire)
 static struct weir_stats wire_inherited;  /* a fork's child: its parent's counts; Sync: as wire_slot */
 static struct weir_wire_pool* wire_pools; /* the rows; NULL: the file has none. Sync: the constructor */
 /* Which of the file's chunks has the rows of pools 16 * i to 16 * i + 15, plus 1; 0: none yet. Sync:
  * pools_lock. */
-static uint16_t wire_chunks[CHUNKS];
+WEIR_WIDE(wire) static uint16_t wire_chunks[CHUNKS];
 static uint64_t wire_due_ns; /* Sync: relaxed; whoever moves it on refreshes */
 
 static void wire_claim(void) {

@@ -26,6 +26,11 @@
 #define WEIR_INLINE static inline __attribute__((always_inline, unused))
 #define WEIR_NOINLINE __attribute__((noinline))
 #define WEIR_COLD __attribute__((cold, noinline))
+/* Data by what a small process does with it, since each page that it touches is one more that it carries.
+ * WIDE: zero at first, and large or rarely used; away from what every process writes. UNWRITTEN: never
+ * written, or nearly never; what is written lies behind it. src/weir.ld names the sections. */
+#define WEIR_WIDE(name) __attribute__((section(".bss.weir_wide." #name)))
+#define WEIR_UNWRITTEN __attribute__((section(".data.weir_unwritten")))
 #define WEIR_NORETURN __attribute__((noreturn))
 /* The attributes that libc's headers gave the function, for a second name of it. */
 #if defined(__GNUC__) && !defined(__clang__)

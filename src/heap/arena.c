@@ -14,7 +14,7 @@
 /* Idle pages of an arena, in bytes, past which those of a chunk become holes. */
 enum { IDLE_BYTES_MAX = 262144 };
 
-static struct arena arenas[ARENA_COUNT_MAX];
+WEIR_WIDE(arenas) static struct arena arenas[ARENA_COUNT_MAX];
 static uint32_t arena_count; /* set by arena_start, before which there is none; Sync: relaxed */
 
 /* A block of class m is in use from now on, or no more. */

@@ -24,7 +24,7 @@
 
 /* Partly used slabs of ended threads, per class. Sync: heaps_lock; the heads are also read relaxed, to
  * skip the lock: a missed orphan is found next time. */
-static struct slice* orphans[CLASS_COUNT];
+WEIR_WIDE(orphans) static struct slice* orphans[CLASS_COUNT];
 static bool orphans_torn; /* since a fork; Sync: heaps_lock */
 
 /* Walking every list would cost half as much again as the fast path itself (docs/adr/0005): all of a

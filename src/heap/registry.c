@@ -31,7 +31,7 @@ __attribute__((used)) WEIR_TLS_MODEL _Thread_local void* weir_thread_word = &hea
     {                                                                                                        \
         [0 ... CLASS_COUNT - 1] = { NULL, SLICE_BYTES }                                                      \
     }
-WEIR_VAR struct heap heap_empty = {.bins = EMPTY_BINS, .lock = {.rank = LOCK_HEAP}};
+WEIR_UNWRITTEN WEIR_VAR struct heap heap_empty = {.bins = EMPTY_BINS, .lock = {.rank = LOCK_HEAP}};
 WEIR_VAR struct os_lock heaps_lock = {.rank = LOCK_HEAPS};
 WEIR_VAR struct heap_totals heap_totals;
 WEIR_VAR void (*heap_attach_hook)(void);

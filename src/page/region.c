@@ -9,7 +9,7 @@
 #include "page/huge.h"
 
 WEIR_VAR struct page_root page_root;
-WEIR_VAR struct region regions[REGION_COUNT_MAX];
+WEIR_WIDE(regions) WEIR_VAR struct region regions[REGION_COUNT_MAX];
 WEIR_VAR uint32_t region_count;
 WEIR_VAR bool region_commit_strict;
 WEIR_VAR uint32_t region_memory_kind;
@@ -24,7 +24,7 @@ enum { MAP_LEAF_BITS = 12, MAP_ROOT_BITS = 48 - REGION_GRANULE_SHIFT - MAP_LEAF_
 struct map_leaf {
     uint16_t row_plus_1[1u << MAP_LEAF_BITS];
 };
-static struct map_leaf* region_map[1u << MAP_ROOT_BITS];
+WEIR_WIDE(region_map) static struct map_leaf* region_map[1u << MAP_ROOT_BITS];
 
 #define REGION_GRANULE ((size_t)1 << REGION_GRANULE_SHIFT)
 

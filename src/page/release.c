@@ -77,7 +77,7 @@ struct batch {
     } claimed[BATCH_SLICES];
     struct os_range range[BATCH_RANGES];
 };
-static struct batch batch;
+WEIR_WIDE(batch) static struct batch batch;
 static uint64_t pass_purged;   /* Sync: release_lock; span_totals.purged when it began */
 static bool pass_refused;      /* Sync: release_lock; the kernel kept something of it (locked memory) */
 static uint64_t refused_bytes; /* Sync: relaxed; free bytes of which it took nothing when asked last */

@@ -47,7 +47,7 @@ struct action_record {
 };
 /* As many different actions as a process may ask for; see os_fault_action for what comes after. */
 enum { RECORDS_MAX = 256 };
-static struct action_record action_records[RECORDS_MAX];
+WEIR_WIDE(actions) static struct action_record action_records[RECORDS_MAX];
 enum { OF_SEGV, OF_BUS, WATCHED_COUNT };
 static const int watched_number[WATCHED_COUNT] = {SIGSEGV, SIGBUS};
 static const struct action_record* action_now[WATCHED_COUNT]; /* Sync: atomics; release publishes a record */

@@ -56,8 +56,8 @@ static uintptr_t own_end;
 
 /* Objects that were there at the start, and stay for as long as the process runs. */
 enum { OBJECTS_MAX = 128 };
-static uintptr_t object_start[OBJECTS_MAX];
-static uintptr_t object_end[OBJECTS_MAX];
+WEIR_WIDE(objects) static uintptr_t object_start[OBJECTS_MAX];
+WEIR_WIDE(objects) static uintptr_t object_end[OBJECTS_MAX];
 static uint32_t object_count;
 
 static void* unwinder_symbol(const char* name) {
@@ -105,7 +105,7 @@ struct memory_cell {
     uint64_t rule;
 };
 enum { MEMORY_SHIFT = 11, DISTANCE_BITS = 19 };
-static struct memory_cell memory[1 << MEMORY_SHIFT];
+WEIR_WIDE(memory) static struct memory_cell memory[1 << MEMORY_SHIFT];
 
 static uint64_t rule_pack(const struct unwind_rule* rule) {
     uint64_t packed = rule->cfa / sizeof(uintptr_t);
