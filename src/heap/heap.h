@@ -77,10 +77,6 @@ enum { KEPT_OPEN, KEPT_ASKED, KEPT_TAKEN };
  *  (lock) and the registry fields. */
 struct heap {
     struct bin bins[CLASS_COUNT];
-    struct slice* active[CLASS_COUNT];
-    struct slice* available[CLASS_COUNT];
-    struct slice* scarce[CLASS_COUNT];
-    struct outbox outbox[OUTBOX_SLOTS];
     struct os_lock lock; /* of `available`, `scarce` and the links and `listed` of the slabs on them */
     void* owner_word;    /* what this heap's slabs carry: the heap, OWNER_FULL and OWNER_TAGGED added */
     uint64_t handed_out; /* blocks put into bins, ever; minus what is still there: blocks given out */
@@ -100,9 +96,8 @@ struct heap {
     /* Exposure: see exposure.h. The first three are relaxed atomics: others may steal a slab. */
     uint64_t slab_bytes; /* of the blocks that are built in the slabs that the heap owns */
     uint64_t slab_count;
-    uint64_t exposed;                           /* bytes on their lists that were charged */
-    struct slice* exposed_slabs[EXPOSED_SLOTS]; /* a ring of those with a charge, or that had one, */
-    bool exposed_told;                          /* but for those that others were to sort */
+    uint64_t exposed;  /* bytes on their lists that were charged */
+    bool exposed_told; /* others were told of slabs that left exposed_slabs for them to sort */
     uint32_t exposed_next;
     uint32_t exposed_shift;            /* how far the bound for small blocks is raised, log2 */
     uint32_t exposed_blocks;           /* small blocks looked at since exposed_handed_out was read */
@@ -111,7 +106,6 @@ struct heap {
     uint32_t spare_turn;
     uint32_t spare_slices; /* of all of them */
     /* Medium blocks: see medium.h. */
-    struct kept_medium kept_medium[MEDIUM_CLASSES];
     uint32_t kept_gate;   /* KEPT_OPEN, or else: the owner opens it, under the lock. Sync: relaxed atomic; */
     uint32_t kept_inside; /* the owner is at them: Sync: see medium_enter */
     uint16_t medium_out[MEDIUM_CLASSES]; /* that this thread took from chunks and did not give back, halved
@@ -149,6 +143,14 @@ struct heap {
     uint64_t parked_bytes; /* what it adds to release_parked; 0: it is not parked */
     int tid;               /* relaxed atomic; 0: spare */
     uint32_t id;
+    /* By class or slot, the largest last: of these a small thread writes few, and what is not written takes
+     * no memory. */
+    struct slice* active[CLASS_COUNT];
+    struct slice* available[CLASS_COUNT];
+    struct slice* scarce[CLASS_COUNT];
+    struct outbox outbox[OUTBOX_SLOTS];
+    struct slice* exposed_slabs[EXPOSED_SLOTS]; /* a ring of those with a charge, or that had one */
+    struct kept_medium kept_medium[MEDIUM_CLASSES];
 };
 
 WEIR_VAR_DECL struct heap heap_empty;

@@ -55,14 +55,21 @@ static uint32_t parked_count;
 /* What a heap that is parked may have at most, and all of them together. */
 enum { PARKED_MAX = 64, PARKED_BYTES_EACH = 1 << 20, PARKED_BYTES_ALL = 8 << 20 };
 
-static void heap_reset(struct heap* h) {
-    for (unsigned c = 0; c < CLASS_COUNT; c++) {
-        h->bins[c] = (struct bin){NULL, SLICE_BYTES};
-        h->active[c] = NULL;
-        h->available[c] = h->scarce[c] = NULL;
-    }
+/* What is by class or slot, but for the bins. A new heap reads as zero, and what is not written there takes
+ * no memory. */
+static void heap_reset_tables(struct heap* h) {
+    for (unsigned c = 0; c < CLASS_COUNT; c++) h->active[c] = h->available[c] = h->scarce[c] = NULL;
     for (unsigned i = 0; i < OUTBOX_SLOTS; i++) h->outbox[i] = (struct outbox){0};
     for (unsigned i = 0; i < EXPOSED_SLOTS; i++) h->exposed_slabs[i] = NULL;
+    for (unsigned m = 0; m < MEDIUM_CLASSES; m++) {
+        store_relaxed(&h->kept_medium[m].from, 0u);
+        store_relaxed(&h->kept_medium[m].to, 0u);
+    }
+}
+
+/* All else. */
+static void heap_reset(struct heap* h) {
+    for (unsigned c = 0; c < CLASS_COUNT; c++) h->bins[c] = (struct bin){NULL, SLICE_BYTES};
     h->owner_word = (char*)h + (full_is_on() ? OWNER_FULL : 0) + (tag_is_on() ? OWNER_TAGGED : 0);
     for (unsigned i = 0; i < SPARE_SLOTS; i++) h->spares[i] = NULL;
     h->spare_slices = 0;
@@ -71,11 +78,7 @@ static void heap_reset(struct heap* h) {
     h->kept_large_needed = false;
     store_relaxed(&h->kept_large_owed, false);
     store_relaxed(&h->kept_large_turns, (uint64_t)0);
-    for (unsigned m = 0; m < MEDIUM_CLASSES; m++) {
-        store_relaxed(&h->kept_medium[m].from, 0u);
-        store_relaxed(&h->kept_medium[m].to, 0u);
-        h->medium_out[m] = 0;
-    }
+    for (unsigned m = 0; m < MEDIUM_CLASSES; m++) h->medium_out[m] = 0;
     h->medium_out_bytes = 0;
     store_relaxed(&h->kept_medium_bytes, (size_t)0);
     h->kept_medium_max = 0;
@@ -120,6 +123,7 @@ static void heap_retire(struct heap* h) {
     if (h->parked_bytes == 0) heap_count_live(false); /* others are in nobody's hands */
     store_relaxed(&h->handed_out, 0);
     store_relaxed(&h->slow_calls, 0);
+    heap_reset_tables(h);
     heap_reset(h);
     store_relaxed(&h->tid, 0);
     h->spare_next = spares;
@@ -261,7 +265,8 @@ static struct heap* heap_take(int tid) {
     struct heap* h = spares;
     if (h != NULL) {
         spares = h->spare_next;
-        heap_reset(h); /* again: a fork may have left it half emptied */
+        heap_reset_tables(h); /* again: a fork may have left it half emptied */
+        heap_reset(h);
     } else {
         h = span_meta_alloc(sizeof *h);
         if (h == NULL) return NULL;
