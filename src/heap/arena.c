@@ -358,7 +358,8 @@ static void arena_lock(struct arena* a) {
 WEIR_FN void arena_start(void) {
     uint32_t cpus = os_cpu_count();
     uint32_t count = cpus < ARENA_COUNT_MAX ? cpus : ARENA_COUNT_MAX;
-    for (unsigned i = 0; i < count; i++) arenas[i].lock = (struct os_lock){.rank = LOCK_ARENA};
+    /* Nothing is written but in debug builds: an arena that is not used takes no memory. */
+    for (unsigned i = 0; i < count; i++) os_lock_rank_give(&arenas[i].lock, LOCK_ARENA);
     store_relaxed(&arena_count, count);
 }
 
@@ -530,7 +531,8 @@ WEIR_FN bool arena_is_mine(void) {
 }
 
 WEIR_FN void arena_lock_left(struct os_lock* lock) {
-    arena_rebuild((struct arena*)((char*)lock - offsetof(struct arena, lock)));
+    uintptr_t at = (uintptr_t)lock - (uintptr_t)arenas;
+    if (at < sizeof arenas) arena_rebuild(&arenas[at / sizeof arenas[0]]);
 }
 
 WEIR_FN void arena_fork_child(void) {

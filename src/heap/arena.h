@@ -127,7 +127,7 @@ WEIR_FN uint64_t arena_idle_bytes(void);
 
 /* Whether the calling thread holds an arena's lock: it was interrupted, and a signal handler asks. */
 WEIR_FN bool arena_is_mine(void);
-/* In the child of a raw fork: the lock, one of rank LOCK_ARENA, was the helper's and is the caller's. */
+/* In the child of a raw fork: the lock, maybe an arena's, was the helper's and is the caller's. */
 WEIR_FN void arena_lock_left(struct os_lock* lock);
 /* In the child of fork, the only thread. */
 WEIR_FN void arena_fork_child(void);

@@ -308,7 +308,7 @@ static void heap_lock_left(struct os_lock* lock) {
         parked_forget();
         registry_repair(heap_self());
     }
-    if (lock->rank == LOCK_ARENA) arena_lock_left(lock);
+    arena_lock_left(lock);
     if (lock->rank == LOCK_HEAP) {
         struct heap* h = (struct heap*)((char*)lock - offsetof(struct heap, lock));
         if (h->visited != NULL) slab_forget_all(h->visited);

@@ -48,11 +48,13 @@ WEIR_VAR_DECL _Thread_local uint32_t os_lock_ranks;
 #    define os_lock_rank_set(lock) (os_lock_ranks |= 1u << (lock)->rank)
 #    define os_lock_rank_clear(lock) (os_lock_ranks &= ~(1u << (lock)->rank))
 #    define os_lock_rank_forget() (os_lock_ranks = 0)
+#    define os_lock_rank_give(lock, of) ((lock)->rank = (of))
 #else
 #    define os_lock_rank_check(lock) ((void)(lock))
 #    define os_lock_rank_set(lock) ((void)(lock))
 #    define os_lock_rank_clear(lock) ((void)(lock))
 #    define os_lock_rank_forget() ((void)0)
+#    define os_lock_rank_give(lock, of) ((void)(lock))
 #endif
 
 WEIR_INLINE bool os_lock_is_mine(struct os_lock* lock) {
