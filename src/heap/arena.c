@@ -11,8 +11,9 @@
 #include "page/span.h"
 #include "tag/tag.h"
 
-/* Idle pages of an arena, in bytes, past which those of a chunk become holes. */
-enum { IDLE_BYTES_MAX = 262144 };
+/* Idle pages of an arena, in bytes, past which those of a chunk become holes; or so small a part of what is
+ * in use, where that is more. */
+enum { IDLE_BYTES_MAX = 262144, IDLE_PART_SHIFT = 4 };
 
 WEIR_WIDE(arenas) static struct arena arenas[ARENA_COUNT_MAX];
 static uint32_t arena_count; /* set by arena_start, before which there is none; Sync: relaxed */
@@ -193,14 +194,25 @@ static void quick_pace(struct arena* a) {
     a->used_high = a->used_low = a->used_units;
 }
 
+static uint32_t idle_least(void) { return (uint32_t)IDLE_BYTES_MAX >> page_shift; }
+static uint32_t idle_most(const struct arena* a) {
+    uint32_t part = a->used_units >> (IDLE_PART_SHIFT + units_shift());
+    return part > idle_least() ? part : idle_least();
+}
+/* Units of idle pages that are more than are idle anyway. */
+static uint32_t idle_more(const struct arena* a) {
+    return a->idle_count <= idle_least() ? 0 : (a->idle_count - idle_least()) << units_shift();
+}
+
 /* After blocks came. True: there is something for a pass. */
 static bool quick_settle(struct arena* a) {
     const uint32_t step = QUICK_BYTES >> UNIT_SHIFT;
     if (a->quick_pushed >= QUICK_LOOK) quick_pace(a);
     bool some = false;
     if (weir_unlikely(a->quick_units > a->quick_most)) some = quick_flush(a, a->quick_most / 2);
-    if (weir_unlikely(a->quick_units > a->quick_told + step)) {
-        a->quick_told = a->quick_units;
+    uint32_t waits = a->quick_units + idle_more(a);
+    if (weir_unlikely(waits > a->told + step)) {
+        a->told = waits;
         add_relaxed(&release_owed, (uint64_t)QUICK_BYTES);
         some = true;
     }
@@ -247,7 +259,7 @@ static bool block_give(struct chunk* k, uint32_t unit, unsigned m) {
     run_give(k, unit, units, &from, &to);
     pages_give(k, unit, units, from, to);
     if (--k->used == 0) a->empty |= 1ull << k->index;
-    if (a->idle_count <= (uint32_t)IDLE_BYTES_MAX >> page_shift) return false;
+    if (a->idle_count <= idle_most(a)) return false;
     pages_publish(k);
     return true;
 }
@@ -490,7 +502,7 @@ static void arena_tidy(struct arena* a, bool all) {
     gone.count = 0;
     arena_lock(a);
     quick_flush(a, 0);
-    a->quick_told = 0;
+    a->told = 0;
     empty_remove(a, &gone);
     if (all && a->empty != 0) gone.slices[gone.count++] = chunk_remove(a->chunks[bit_low(a->empty)]);
     for (uint64_t left = a->made; left != 0; left &= left - 1) pages_publish(a->chunks[bit_low(left)]);

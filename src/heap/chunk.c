@@ -146,12 +146,21 @@ WEIR_FN uint32_t pages_in(uint32_t i, uint32_t from, uint32_t to) {
     return (2u << (high - 1)) - (1u << low);
 }
 
+/* Of a slice's mask; without the function that compilers call for it where the processor may lack it. */
+static uint32_t mask_pages(uint32_t mask) {
+    static_assert(SLICE_PAGES_MAX == 16, "bits of a mask");
+    mask -= mask >> 1 & 0x5555;
+    mask = (mask & 0x3333) + (mask >> 2 & 0x3333);
+    mask = (mask + (mask >> 4)) & 0x0f0f;
+    return (mask + (mask >> 8)) & 0x1f;
+}
+
 WEIR_FN void idle_change(struct chunk* k, uint32_t changed) {
     k->idle_count += changed;
     store_relaxed(&k->arena->idle_count, k->arena->idle_count + changed);
 }
 WEIR_FN void idle_set(struct chunk* k, uint32_t i, uint32_t mask) {
-    uint32_t changed = (uint32_t)__builtin_popcount(mask & ~(uint32_t)k->idle[i]);
+    uint32_t changed = mask_pages(mask & ~(uint32_t)k->idle[i]);
     k->idle[i] |= (uint16_t)mask;
     idle_change(k, changed);
 }
@@ -159,7 +168,7 @@ static void idle_clear(struct chunk* k, uint32_t i, uint32_t mask) {
     uint32_t idle = mask & k->idle[i];
     if (idle == 0) return;
     k->idle[i] &= (uint16_t)~mask;
-    idle_change(k, 0 - (uint32_t)__builtin_popcount(idle));
+    idle_change(k, 0 - mask_pages(idle));
 }
 
 WEIR_FN enum pages pages_take(struct chunk* k, uint32_t unit, uint32_t units, bool resident) {

@@ -27,7 +27,7 @@ struct arena {
     uint32_t quick_units;  /* of all quick blocks; Sync: relaxed atomic, written under the lock */
     uint32_t quick_hand;   /* the class whose quick blocks go next, in turns */
     uint32_t quick_most;   /* so many units of them may wait */
-    uint32_t quick_told;   /* so many are known to release_owed */
+    uint32_t told;         /* so many units that wait, or are idle, are known to release_owed */
     uint32_t quick_pushed; /* blocks, since it was last seen how much may; */
     uint32_t swing;        /* units in use that went and came again meanwhile, at most: */
     uint32_t used_units;   /* those in use, */

@@ -282,6 +282,35 @@ TEST(Arena, WhatComesAndGoesWaits) {
     }));
 }
 
+// Where more is in use, more pages stay idle: for the next blocks, without a word of theirs; a pass is told.
+TEST(Arena, AFewOfManyPagesStayIdle) {
+    EXPECT_FINE(in_child([] {
+        windows_are_endless();
+        stay_on_one_processor();
+        unit_attach();
+        const unsigned m = class_of(16384) - SMALL_CLASSES;
+        uint32_t home = 0;
+        std::vector<void*> all;
+        for (unsigned i = 0; i < 20 * UNIT_CHUNK_BYTES / 16384; i++)
+            all.push_back(unit_arena_alloc(&home, m, 1));
+        size_t owed = unit_release_owed();
+        const size_t part = 10 * UNIT_CHUNK_BYTES / 16;
+        size_t peak = 0;
+        for (size_t i = 0; i < all.size(); i += 2) {
+            unit_arena_free(all[i]);
+            peak = std::max<size_t>(peak, unit_arena_idle_bytes());
+        }
+        EXPECT_GT(peak, part);
+        EXPECT_LE(peak, 2 * part + UNIT_QUICK_BYTES);
+        EXPECT_GT(unit_release_owed(), owed);
+        for (size_t i = 1; i < all.size(); i += 2) unit_arena_free(all[i]);
+        EXPECT_LE(unit_arena_idle_bytes(), idle_most + UNIT_QUICK_BYTES); // less is in use
+        EXPECT_TRUE(unit_arena_check());
+        unit_arena_publish();
+        EXPECT_EQ(unit_arena_idle_bytes(), 0u);
+    }));
+}
+
 // Before an arena takes pages that have no memory, what waits is merged.
 TEST(Arena, WhatWaitsGoesBeforeMoreMemory) {
     EXPECT_FINE(in_child([] {
