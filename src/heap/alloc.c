@@ -82,8 +82,23 @@ static void* span_block_alloc(size_t size, size_t align, bool* zeroed) {
     return large_alloc(size, align, zeroed);
 }
 
+/* A block of a class above the small ones, of which the thread keeps none, from its bin or a chunk; NULL:
+ * class_alloc knows more. */
+static void* medium_alloc_direct(struct heap* h, unsigned c) {
+    if (weir_unlikely(h->guard_left <= 1 || load_relaxed(&h->kept_gate) == KEPT_ASKED)) return NULL;
+    h->guard_left--; /* heap_empty has none, and is never written to */
+    void* p = h->bins[c].head == NULL ? medium_alloc_unkept(h, c)
+                                      : bin_pop(&h->bins[c], (size_t)size_classes[c].slices << SLICE_SHIFT);
+    if (p == NULL) h->guard_left++;
+    return p;
+}
+
 static WEIR_NOINLINE void* alloc_unkept(size_t size) {
     bool zeroed;
+    if (size > SMALL_MAX && size <= SLAB_MAX) {
+        void* p = medium_alloc_direct(heap_self(), class_of(size));
+        if (weir_likely(p != NULL)) return p;
+    }
     if (size <= SLAB_MAX) return class_alloc(heap_self(), class_of(size == 0 ? 1 : size), size, 1);
     return span_block_alloc(size, 1, &zeroed);
 }

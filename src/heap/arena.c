@@ -40,8 +40,8 @@ static uint32_t tags_beside(const struct chunk* k, uint32_t unit, uint32_t units
     uint32_t mask = TAG_NOT_NONE;
     const char* p = (const char*)(k->address + ((uintptr_t)unit << UNIT_SHIFT));
     uint32_t end = unit + units;
-    if (unit != 0 && !bit_is(k->free, unit - 1)) mask |= 1u << tag_of(tag_read(p - TAG_GRANULE));
-    if (end != chunk_end() && !bit_is(k->free, end))
+    if (unit != 0 && !free_is(k, unit - 1)) mask |= 1u << tag_of(tag_read(p - TAG_GRANULE));
+    if (end != chunk_end() && !free_is(k, end))
         mask |= 1u << tag_of(tag_read(p + ((size_t)units << UNIT_SHIFT)));
     return mask;
 }
@@ -112,7 +112,7 @@ static void quick_change(struct arena* a, uint32_t changed) {
 }
 
 static void quick_link(struct chunk* k, uint32_t unit, unsigned m) {
-    k->quick_next[unit / GROUP_UNITS] = k->quick[m];
+    k->groups[unit / GROUP_UNITS].quick_next = k->quick[m];
     k->quick[m] = (uint16_t)(unit + 1);
     k->arena->quick_with[m] |= 1ull << k->index;
     quick_change(k->arena, class_units(m));
@@ -129,7 +129,7 @@ static void quick_push(struct chunk* k, uint32_t unit, unsigned m) {
 /* The first quick block of class m in chunk k, which has one, is on the list no more. */
 static uint32_t quick_unlink(struct chunk* k, unsigned m) {
     uint32_t unit = k->quick[m] - 1u;
-    k->quick[m] = k->quick_next[unit / GROUP_UNITS];
+    k->quick[m] = k->groups[unit / GROUP_UNITS].quick_next;
     if (k->quick[m] == 0) k->arena->quick_with[m] &= ~(1ull << k->index);
     quick_change(k->arena, 0 - class_units(m));
     return unit;
@@ -233,14 +233,14 @@ static bool chunk_add(struct arena* a) {
     k->arena = a;
     k->index = index;
     chunk_forget(k);
-    for (unsigned i = 0; i < CHUNK_WORDS; i++) k->starts[i] = k->free[i] = 0;
+    for (unsigned i = 0; i < CHUNK_WORDS; i++) k->bits[i] = (struct unit_bits){0, 0};
     for (unsigned i = 0; i < CHUNK_GROUPS; i++) store_relaxed(&k->blocks[i], (uint16_t)0);
     s->free = k;
     span_mark_rest(s);
     store_release(&s->kind, (uint8_t)SLICE_CHUNK); /* publishes the record to the census and the pass */
     for (uint32_t i = 0; i < CHUNK_SLICES; i++) hole_publish(s + i);
-    bit_put(k->free, 0);
-    bit_put(k->starts, 0);
+    free_put(k, 0);
+    starts_put(k, 0);
     a->empty |= 1ull << index;
     commit();
     a->made |= 1ull << index;
@@ -304,14 +304,14 @@ static void chunk_rebuild(struct chunk* k) {
     uint32_t start = 0; /* of the free run that goes on, or 0 where none does */
     bool open = false;
     for (uint32_t unit = 0; unit <= last; unit++) {
-        bool ends = unit == last || (bit_is(k->starts, unit) && !bit_is(k->free, unit));
-        bool starts = unit != last && bit_is(k->starts, unit) && bit_is(k->free, unit);
+        bool ends = unit == last || (starts_is(k, unit) && !free_is(k, unit));
+        bool starts = unit != last && starts_is(k, unit) && free_is(k, unit);
         if (starts && !open) {
             start = unit;
             open = true;
         } else if (unit != last && !ends) {
-            bit_clear(k->starts, unit);
-            bit_clear(k->free, unit);
+            starts_clear(k, unit);
+            free_clear(k, unit);
         }
         if (!ends) {
             block_forget(k, unit);
@@ -485,8 +485,8 @@ WEIR_FN bool arena_is_free(const struct slice* s, const void* p) {
     const struct chunk* k = s->free;
     os_lock_take(&k->arena->lock);
     uint32_t unit = (uint32_t)(((uintptr_t)p - k->address) >> UNIT_SHIFT);
-    while (unit != 0 && !bit_is(k->starts, unit)) unit--;
-    bool is_free = bit_is(k->free, unit) || is_quick(k, unit);
+    while (unit != 0 && !starts_is(k, unit)) unit--;
+    bool is_free = free_is(k, unit) || is_quick(k, unit);
     os_lock_give(&k->arena->lock);
     return is_free;
 }

@@ -46,6 +46,19 @@ enum { BLOCK_CLASS = 0x3f, BLOCK_KEPT = 0x40, BLOCK_QUICK = 0x80, BLOCK_UNIT_SHI
 enum { BLOCK_TAGGED = 0x8000 };
 static_assert((int)MEDIUM_CLASSES < (int)BLOCK_CLASS, "a class has a number in it");
 
+/* Of 64 units: where a block or a free run starts; first and last ones of free runs. */
+struct unit_bits {
+    uint64_t starts, free;
+};
+/* What lies in eight units, together, as it is used together. */
+struct group {
+    uint16_t length;        /* of the free run that starts here, in units */
+    uint16_t next;          /* run of its list, first unit + 1; 0: none */
+    uint16_t prev;          /* likewise */
+    uint16_t start_of_last; /* first unit of the free run that ends here */
+    uint16_t quick_next;    /* after the quick block that starts here, likewise */
+};
+
 /* Sync: the arena's lock; `blocks` is written as relaxed atomics and read, and its KEPT bit written, without
  * it by whoever has the block. */
 struct chunk {
@@ -53,21 +66,16 @@ struct chunk {
     uintptr_t address;
     struct slice_pages* pages; /* of the first slice */
     struct arena* arena;
-    uint32_t index;                       /* in its arena */
-    uint32_t used;                        /* blocks */
-    uint32_t idle_count;                  /* bits in `idle` */
-    uint16_t idle[CHUNK_SLICES];          /* per slice: pages that no block touches and that are no holes */
-    uint16_t heads[RUN_BINS];             /* first unit + 1 of the first run of each list; 0: none */
-    uint16_t quick[MEDIUM_CLASSES];       /* likewise of freed blocks that wait for their class's next */
-    uint16_t blocks[CHUNK_GROUPS];        /* BLOCK_ bits */
-    uint64_t starts[CHUNK_WORDS];         /* units where a block or a free run starts */
-    uint64_t free[CHUNK_WORDS];           /* first and last units of free runs */
-    uint16_t quick_next[CHUNK_GROUPS];    /* of the quick block that starts in the group, first unit + 1 */
-    uint16_t next[CHUNK_GROUPS];          /* of the free run that starts in the group, first unit + 1 */
-    uint16_t prev[CHUNK_GROUPS];          /* likewise */
-    uint16_t length[CHUNK_GROUPS];        /* likewise, in units */
-    uint16_t start_of_last[CHUNK_GROUPS]; /* first unit of the free run that ends in the group */
-    uint8_t* formers;                     /* per unit, where memory is tagged: the last block's tag */
+    uint32_t index;                 /* in its arena */
+    uint32_t used;                  /* blocks */
+    uint32_t idle_count;            /* bits in `idle` */
+    uint16_t idle[CHUNK_SLICES];    /* per slice: pages that no block touches and that are no holes */
+    uint16_t heads[RUN_BINS];       /* first unit + 1 of the first run of each list; 0: none */
+    uint16_t quick[MEDIUM_CLASSES]; /* likewise of freed blocks that wait for their class's next */
+    uint16_t blocks[CHUNK_GROUPS];  /* BLOCK_ bits */
+    struct unit_bits bits[CHUNK_WORDS];
+    struct group groups[CHUNK_GROUPS];
+    uint8_t* formers; /* per unit, where memory is tagged: the last block's tag */
 };
 
 /* Units of a chunk that blocks may have. Where memory is tagged the last one is no block's: what lies behind
@@ -87,16 +95,16 @@ WEIR_FN void* arena_alloc_resident(uint32_t* home, unsigned m, size_t align);
 WEIR_FN void* arena_alloc_zeroed(uint32_t* home, unsigned m, size_t align);
 /* Free `count` blocks, kept or not. True: there is something for a pass. */
 WEIR_FN bool arena_free(void* const* blocks, unsigned count);
-/* What is known of the block that starts at p, in the chunk of first record s; NULL: none does. Takes no
- * lock. */
-WEIR_INLINE uint16_t* arena_block(const struct slice* s, const void* p) {
+/* What is known of the block that starts `offset` bytes from the start of the chunk of first record s; NULL:
+ * none does. Takes no lock. */
+WEIR_INLINE uint16_t* arena_block(const struct slice* s, size_t offset) {
     struct chunk* k = s->free;
-    uint32_t unit = (uint32_t)(((uintptr_t)p - k->address) >> UNIT_SHIFT);
+    uint32_t unit = (uint32_t)(offset >> UNIT_SHIFT);
     if (weir_unlikely(unit >= CHUNK_UNITS)) return NULL; /* a block freed twice, of a chunk that went */
     uint16_t* block = &k->blocks[unit / GROUP_UNITS];
     uint32_t known = load_relaxed(block);
     bool starts = known != 0 && known >> BLOCK_UNIT_SHIFT == unit % GROUP_UNITS;
-    return weir_likely(starts && ((uintptr_t)p & (UNIT_BYTES - 1)) == 0) ? block : NULL;
+    return weir_likely(starts && (offset & (UNIT_BYTES - 1)) == 0) ? block : NULL;
 }
 WEIR_INLINE unsigned block_class(uint32_t known) { return (known & BLOCK_CLASS) - 1; }
 /* The same, for a block with a tag too; p may carry one. */

@@ -42,10 +42,11 @@ static bool tags_check_block(const struct chunk* k, uint32_t unit, uint32_t unit
 static bool lists_check(const struct chunk* k, uint32_t runs) {
     for (unsigned b = 0; b < RUN_BINS; b++) {
         uint32_t before = 0;
-        for (uint32_t at = k->heads[b]; at != 0; at = k->next[(at - 1) / GROUP_UNITS]) {
+        for (uint32_t at = k->heads[b]; at != 0; at = k->groups[(at - 1) / GROUP_UNITS].next) {
             uint32_t group = (at - 1) / GROUP_UNITS;
-            bool is_run = bit_is(k->starts, at - 1) && bit_is(k->free, at - 1);
-            if (runs-- == 0 || !is_run || bin_of(k->length[group]) != b || k->prev[group] != before)
+            bool is_run = starts_is(k, at - 1) && free_is(k, at - 1);
+            if (runs-- == 0 || !is_run || bin_of(k->groups[group].length) != b ||
+                k->groups[group].prev != before)
                 return false;
             before = at;
         }
@@ -57,16 +58,17 @@ static bool lists_check(const struct chunk* k, uint32_t runs) {
 static bool run_check(const struct chunk* k, uint32_t unit, uint32_t units, bool is_free) {
     if (units == 0 || unit + units > chunk_end()) return false;
     for (uint32_t i = unit + 1; i < unit + units; i++)
-        if (bit_is(k->starts, i) || bit_is(k->free, i) != (is_free && i == unit + units - 1)) return false;
+        if (starts_is(k, i) || free_is(k, i) != (is_free && i == unit + units - 1)) return false;
     if (!is_free) return pages_check_block(k, unit, units);
-    return k->start_of_last[(unit + units - 1) / GROUP_UNITS] == unit && pages_check_free(k, unit, units);
+    return k->groups[(unit + units - 1) / GROUP_UNITS].start_of_last == unit &&
+           pages_check_free(k, unit, units);
 }
 
 /* The quick lists hold so many blocks, each of its list's class; *units grows by theirs. */
 static bool quick_check(const struct chunk* k, uint32_t count, uint32_t* units) {
     for (unsigned m = 0; m < MEDIUM_CLASSES; m++) {
-        for (uint32_t at = k->quick[m]; at != 0; at = k->quick_next[(at - 1) / GROUP_UNITS]) {
-            bool is_block = bit_is(k->starts, at - 1) && !bit_is(k->free, at - 1);
+        for (uint32_t at = k->quick[m]; at != 0; at = k->groups[(at - 1) / GROUP_UNITS].quick_next) {
+            bool is_block = starts_is(k, at - 1) && !free_is(k, at - 1);
             if (count-- == 0 || !is_block || !is_quick(k, at - 1) || class_at(k, at - 1) != m) return false;
             *units += class_units(m);
         }
@@ -85,11 +87,11 @@ static bool chunk_check(const struct chunk* k, uint64_t* used, uint32_t* quick_u
     for (uint32_t unit = 0; unit < chunk_end();) {
         uint32_t group = unit / GROUP_UNITS;
         uint32_t known = load_relaxed(&k->blocks[group]);
-        bool is_free = bit_is(k->free, unit);
-        if (!bit_is(k->starts, unit) || (is_free && before_free)) return false;
+        bool is_free = free_is(k, unit);
+        if (!starts_is(k, unit) || (is_free && before_free)) return false;
         if (!is_free && (known == 0 || (known >> BLOCK_UNIT_SHIFT & BLOCK_UNIT) != unit % GROUP_UNITS))
             return false;
-        uint32_t units = is_free ? k->length[group] : class_units(block_class(known));
+        uint32_t units = is_free ? k->groups[group].length : class_units(block_class(known));
         if (!run_check(k, unit, units, is_free)) return false;
         if (is_free) tag = 0;
         if (tag_is_on() && !is_free && !tags_check_block(k, unit, units, &tag)) return false;

@@ -34,19 +34,19 @@ static void bin_has_none(struct chunk* k, unsigned b) {
 }
 
 WEIR_FN void run_insert(struct chunk* k, uint32_t unit, uint32_t units) {
-    bit_put(k->free, unit);
+    free_put(k, unit);
     commit();
-    bit_put(k->starts, unit);
+    starts_put(k, unit);
     uint32_t last = unit + units - 1;
-    bit_put(k->free, last);
+    free_put(k, last);
     unsigned b = bin_of(units);
     uint32_t group = unit / GROUP_UNITS;
-    k->length[group] = (uint16_t)units;
-    k->start_of_last[last / GROUP_UNITS] = (uint16_t)unit;
-    k->prev[group] = 0;
-    k->next[group] = k->heads[b];
+    k->groups[group].length = (uint16_t)units;
+    k->groups[last / GROUP_UNITS].start_of_last = (uint16_t)unit;
+    k->groups[group].prev = 0;
+    k->groups[group].next = k->heads[b];
     if (k->heads[b] != 0)
-        k->prev[(k->heads[b] - 1) / GROUP_UNITS] = (uint16_t)(unit + 1);
+        k->groups[(k->heads[b] - 1) / GROUP_UNITS].prev = (uint16_t)(unit + 1);
     else
         bin_has(k, b);
     k->heads[b] = (uint16_t)(unit + 1);
@@ -54,13 +54,13 @@ WEIR_FN void run_insert(struct chunk* k, uint32_t unit, uint32_t units) {
 
 WEIR_FN uint32_t run_remove(struct chunk* k, uint32_t unit) {
     uint32_t group = unit / GROUP_UNITS;
-    uint32_t units = k->length[group];
+    uint32_t units = k->groups[group].length;
     unsigned b = bin_of(units);
-    uint16_t next = k->next[group];
-    uint16_t prev = k->prev[group];
-    if (next != 0) k->prev[(next - 1) / GROUP_UNITS] = prev;
+    uint16_t next = k->groups[group].next;
+    uint16_t prev = k->groups[group].prev;
+    if (next != 0) k->groups[(next - 1) / GROUP_UNITS].prev = prev;
     if (prev != 0)
-        k->next[(prev - 1) / GROUP_UNITS] = next;
+        k->groups[(prev - 1) / GROUP_UNITS].next = next;
     else if ((k->heads[b] = next) == 0)
         bin_has_none(k, b);
     return units;
@@ -85,7 +85,7 @@ WEIR_FN struct chunk* run_find_aligned(const struct arena* a, uint32_t units, ui
                                        uint32_t* unit) {
     struct chunk* k = run_find(a, units, unit);
     if (k == NULL || align_units == 1) return k;
-    uint32_t end = *unit + k->length[*unit / GROUP_UNITS];
+    uint32_t end = *unit + k->groups[*unit / GROUP_UNITS].length;
     if (align_up(*unit, align_units) + units <= end) return k;
     return run_find(a, units + align_units - 1, unit);
 }
@@ -94,9 +94,9 @@ WEIR_FN void run_take(struct chunk* k, uint32_t start, uint32_t unit, uint32_t u
     uint32_t length = run_remove(k, start);
     uint32_t end = start + length;
     if (unit != start) {
-        bit_put(k->free, unit);
+        free_put(k, unit);
         commit();
-        bit_put(k->starts, unit);
+        starts_put(k, unit);
         run_insert(k, start, unit - start);
     }
     store_relaxed(&k->blocks[unit / GROUP_UNITS],
@@ -104,31 +104,31 @@ WEIR_FN void run_take(struct chunk* k, uint32_t start, uint32_t unit, uint32_t u
     if (unit + units != end)
         run_insert(k, unit + units, end - unit - units);
     else
-        bit_clear(k->free, end - 1);
+        free_clear(k, end - 1);
     commit();
-    bit_clear(k->free, unit);
+    free_clear(k, unit);
 }
 
 WEIR_FN void run_give(struct chunk* k, uint32_t unit, uint32_t units, uint32_t* from, uint32_t* to) {
     uint32_t start = unit;
     uint32_t end = unit + units;
-    bit_put(k->free, unit);
+    free_put(k, unit);
     commit();
     store_relaxed(&k->blocks[unit / GROUP_UNITS], (uint16_t)0);
-    if (end != CHUNK_UNITS && bit_is(k->free, end)) {
+    if (end != CHUNK_UNITS && free_is(k, end)) {
         uint32_t next = end;
         end += run_remove(k, next);
-        bit_clear(k->starts, next);
+        starts_clear(k, next);
         commit();
-        bit_clear(k->free, next);
+        free_clear(k, next);
     }
-    if (start != 0 && bit_is(k->free, start - 1)) {
-        start = k->start_of_last[(unit - 1) / GROUP_UNITS];
+    if (start != 0 && free_is(k, start - 1)) {
+        start = k->groups[(unit - 1) / GROUP_UNITS].start_of_last;
         run_remove(k, start);
-        bit_clear(k->starts, unit);
+        starts_clear(k, unit);
         commit();
-        bit_clear(k->free, unit);
-        if (unit - 1 != start) bit_clear(k->free, unit - 1);
+        free_clear(k, unit);
+        if (unit - 1 != start) free_clear(k, unit - 1);
     }
     run_insert(k, start, end - start);
     *from = start;

@@ -39,8 +39,22 @@ struct arena {
 static_assert(ARENA_CHUNKS == 64, "a word has a bit for each");
 
 WEIR_INLINE bool bit_is(const uint64_t* words, uint32_t i) { return (words[i / 64] >> (i % 64) & 1) != 0; }
-WEIR_INLINE void bit_put(uint64_t* words, uint32_t i) { words[i / 64] |= 1ull << (i % 64); }
-WEIR_INLINE void bit_clear(uint64_t* words, uint32_t i) { words[i / 64] &= ~(1ull << (i % 64)); }
+WEIR_INLINE bool starts_is(const struct chunk* k, uint32_t unit) {
+    return (k->bits[unit / 64].starts >> (unit % 64) & 1) != 0;
+}
+WEIR_INLINE void starts_put(struct chunk* k, uint32_t unit) {
+    k->bits[unit / 64].starts |= 1ull << (unit % 64);
+}
+WEIR_INLINE void starts_clear(struct chunk* k, uint32_t unit) {
+    k->bits[unit / 64].starts &= ~(1ull << (unit % 64));
+}
+WEIR_INLINE bool free_is(const struct chunk* k, uint32_t unit) {
+    return (k->bits[unit / 64].free >> (unit % 64) & 1) != 0;
+}
+WEIR_INLINE void free_put(struct chunk* k, uint32_t unit) { k->bits[unit / 64].free |= 1ull << (unit % 64); }
+WEIR_INLINE void free_clear(struct chunk* k, uint32_t unit) {
+    k->bits[unit / 64].free &= ~(1ull << (unit % 64));
+}
 WEIR_INLINE uint32_t class_units(unsigned m) { return size_classes[SMALL_CLASSES + m].bytes >> UNIT_SHIFT; }
 WEIR_INLINE unsigned class_at(const struct chunk* k, uint32_t unit) {
     return block_class(load_relaxed(&k->blocks[unit / GROUP_UNITS]));

@@ -199,10 +199,14 @@ static WEIR_NOINLINE void free_unkept(void* p, const char* call) {
 WEIR_FN void heap_free_slow(void* p, const char* call) {
     struct slice* s = slice_near(p);
     if (weir_likely(s != NULL)) {
-        if (load_relaxed(&s->kind) == SLICE_SLAB_REST) s -= s->back;
+        size_t offset = (uintptr_t)p & (SLICE_BYTES - 1);
+        if (load_relaxed(&s->kind) == SLICE_SLAB_REST) {
+            offset += (size_t)s->back << SLICE_SHIFT;
+            s -= s->back;
+        }
         uint8_t kind = load_relaxed(&s->kind);
         if (kind == SLICE_CHUNK) {
-            if (!medium_free_kept(s, p)) medium_free(s, p, call);
+            if (!medium_free_kept(s, offset, p)) medium_free(s, p, call);
             return;
         }
         if (kind == SLICE_LARGE && large_free_kept(s, p)) return;

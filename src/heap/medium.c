@@ -68,13 +68,9 @@ static void* medium_from_arena(struct heap* h, unsigned m, size_t align, bool ze
     return p;
 }
 
-WEIR_FN void* medium_alloc(struct heap* h, unsigned c, size_t align) {
+/* From a chunk; NULL: it is for a slab to give. */
+static void* medium_alloc_shared(struct heap* h, unsigned c, size_t align) {
     unsigned m = c - SMALL_CLASSES;
-    if (weir_unlikely(load_relaxed(&h->kept_gate) == KEPT_ASKED)) medium_open(h);
-    if (((uintptr_t)medium_youngest(&h->kept_medium[m])->block & (align - 1)) == 0) {
-        void* kept = medium_unkeep(h, m);
-        if (kept != NULL) return kept;
-    }
     if (medium_is_dense(h, c)) return NULL;
     bool zero = h->medium_zero;
     h->medium_zero = false; /* what the hook allocates is another matter */
@@ -87,6 +83,18 @@ WEIR_FN void* medium_alloc(struct heap* h, unsigned c, size_t align) {
     release_poke();
     return p;
 }
+
+WEIR_FN void* medium_alloc(struct heap* h, unsigned c, size_t align) {
+    unsigned m = c - SMALL_CLASSES;
+    if (weir_unlikely(load_relaxed(&h->kept_gate) == KEPT_ASKED)) medium_open(h);
+    if (((uintptr_t)medium_youngest(&h->kept_medium[m])->block & (align - 1)) == 0) {
+        void* kept = medium_unkeep(h, m);
+        if (kept != NULL) return kept;
+    }
+    return medium_alloc_shared(h, c, align);
+}
+
+WEIR_FN void* medium_alloc_unkept(struct heap* h, unsigned c) { return medium_alloc_shared(h, c, 1); }
 
 WEIR_FN void* medium_alloc_last(struct heap* h, unsigned c, size_t align) {
     return full_is_on() ? NULL : medium_from_arena(h, c - SMALL_CLASSES, align, false);

@@ -69,9 +69,10 @@ WEIR_INLINE bool medium_has_room(const struct heap* h, unsigned m) {
     return medium_kept_count(&h->kept_medium[m]) < medium_kept_count_max(m) &&
            load_relaxed(&h->kept_medium_bytes) + medium_bytes(m) <= h->kept_medium_max;
 }
-/* Free p, in the chunk of first record s, if it is a block that there is room to keep. */
-WEIR_INLINE bool medium_free_kept(const struct slice* s, void* p) {
-    uint16_t* block = arena_block(s, p);
+/* Free p, `offset` bytes from the start of the chunk of first record s, if it is a block that there is room
+ * to keep. */
+WEIR_INLINE bool medium_free_kept(const struct slice* s, size_t offset, void* p) {
+    uint16_t* block = arena_block(s, offset);
     if (weir_unlikely(block == NULL || (load_relaxed(block) & BLOCK_KEPT) != 0)) return false;
     struct heap* h = heap_self();
     unsigned m = block_class(load_relaxed(block));
@@ -83,6 +84,8 @@ WEIR_INLINE bool medium_free_kept(const struct slice* s, void* p) {
 }
 /* A block of class c >= SMALL_CLASSES at a multiple of `align`; NULL: it is for a slab to give. */
 WEIR_FN void* medium_alloc(struct heap* h, unsigned c, size_t align);
+/* The same at any address, where the thread keeps none of the class. */
+WEIR_FN void* medium_alloc_unkept(struct heap* h, unsigned c);
 /* The same where there is no memory for a slab: a chunk may have room all the same. */
 WEIR_FN void* medium_alloc_last(struct heap* h, unsigned c, size_t align);
 /* The same as heap_alloc_slow for a medium size, where memory is tagged. *zeroed: the block reads as zero. */

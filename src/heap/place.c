@@ -82,7 +82,7 @@ static void place_in_slab(struct slice* s, uintptr_t address, struct heap_place*
 }
 
 static bool unit_starts(const struct chunk* k, uint32_t unit) {
-    return (load_relaxed(&k->starts[unit / 64]) >> unit % 64 & 1) != 0;
+    return (load_relaxed(&k->bits[unit / 64].starts) >> unit % 64 & 1) != 0;
 }
 
 static void place_in_chunk(const struct slice* s, uintptr_t address, struct heap_place* place) {

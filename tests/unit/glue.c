@@ -140,7 +140,7 @@ uint64_t unit_chunk_blocks(const void* p) {
     const struct chunk* k = unit_slice(p)->free;
     uint64_t hash = 0;
     for (uint32_t word = 0; word < CHUNK_WORDS; word++)
-        for (uint64_t left = k->starts[word] & ~k->free[word]; left != 0; left &= left - 1) {
+        for (uint64_t left = k->bits[word].starts & ~k->bits[word].free; left != 0; left &= left - 1) {
             uint32_t unit = word * 64 + bit_low(left);
             uint64_t known = load_relaxed(&k->blocks[unit / GROUP_UNITS]);
             if ((known & BLOCK_QUICK) == 0) hash = (hash ^ unit ^ known << 16) * 0x9e3779b97f4a7c15u;
