@@ -43,8 +43,10 @@ static uint64_t most_of(const struct heap* h, const struct slice* s) {
     return slab_class(s)->bytes <= SMALL_MAX ? most << h->exposed_shift : most;
 }
 
-/* A heap that is no larger than the bound need not look at all. */
+/* A heap that is no larger than the bound need not look at all; where there are many, than its share. */
 static bool is_looked_at(const struct heap* h, uint64_t most) {
+    uint64_t heaps = load_relaxed(&heap_totals.heaps_live);
+    if (heaps > HEAPS_MANY) most = most * HEAPS_MANY / heaps;
     return load_relaxed(&release_state) != RELEASE_OFF && load_relaxed(&h->slab_bytes) > 2 * most;
 }
 

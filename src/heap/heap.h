@@ -88,6 +88,8 @@ struct heap {
     uint32_t busy;               /* calls under way that change more than a fast path does; see heap_enter */
     bool set_aside;              /* by a fork in the middle of one: see heap_fork_child */
     uint64_t opened[KEPT_WORDS]; /* bit c: had a slab of class c, under whatever thread */
+    uint64_t passed[KEPT_WORDS]; /* bit c: others free what the thread takes of class c; */
+    uint64_t left[KEPT_WORDS];   /* its active slab has what was too much for the bin; see class_learn */
     uint64_t kept[KEPT_WORDS];   /* bit c: the active slab of class c is SLICE_KEPT */
     size_t kept_bytes;           /* built in active slabs when their last block came back (SLICE_KEPT) */
     uint64_t settled_calls;      /* slow_calls when a slab's countdown last ended, */
@@ -168,6 +170,10 @@ struct heap_totals {
     uint64_t heaps_made;
 };
 WEIR_VAR_DECL struct heap_totals heap_totals;
+
+/* From so many heaps on, what each may hold for itself adds up to what counts. */
+enum { HEAPS_MANY = 8 };
+WEIR_INLINE bool heaps_are_many(void) { return load_relaxed(&heap_totals.heaps_live) > HEAPS_MANY; }
 
 /* Set by the api layer. Called by each thread that gets a heap, with no lock held. */
 WEIR_VAR_DECL void (*heap_attach_hook)(void);

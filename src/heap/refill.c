@@ -88,10 +88,47 @@ static WEIR_COLD uint32_t list_cut(struct slice* s, block_t** first, uint32_t gi
     return given;
 }
 
+/* Whether others free what the thread takes of class c, as far as its last lists tell. */
+static bool class_is_passed(const struct heap* h, unsigned c) {
+    return (h->passed[c / 64] >> c % 64 & 1) != 0;
+}
+
+/* The active slab's list is about to be used: whether it is of blocks that the thread freed itself, or that
+ * others did. What was left of the last one tells nothing. */
+static void class_learn(struct heap* h, unsigned c, const struct slice* s) {
+    uint64_t bit = 1ull << c % 64;
+    bool left = (h->left[c / 64] & bit) != 0;
+    h->left[c / 64] &= ~bit;
+    if (s->free != NULL && !left)
+        h->passed[c / 64] &= ~bit;
+    else if (load_relaxed(&s->remote) != 0) /* relaxed: one way or the other */
+        h->passed[c / 64] |= bit;
+}
+
+/* Others free the blocks, and the active slab has a good many, all of them in use. Who has it when they come
+ * back should be who needs some then: the thread goes on with another one. */
+static bool slab_is_passed(const struct heap* h, unsigned c, const struct slice* s) {
+    enum { passed_bytes = 8192 };
+    return class_is_passed(h, c) && slab_used(s) == s->built && slab_built_bytes(s) >= passed_bytes;
+}
+
+/* How many blocks of a list of `count` a bin is to have: what others freed comes in long lists, of which
+ * nobody else sees anything while they are the bin's. That adds up where heaps are many. */
+static uint32_t bin_share(struct heap* h, unsigned c, const struct slice* s, uint32_t count) {
+    enum { passed_bytes = 4096 };
+    if (!class_is_passed(h, c) || !heaps_are_many()) return count;
+    uint32_t most = passed_bytes / slab_class(s)->bytes;
+    if (most < class_enough(slab_class(s))) most = class_enough(slab_class(s));
+    if (count <= most) return count;
+    h->left[c / 64] |= 1ull << c % 64;
+    return most;
+}
+
 /* The blocks of a list, which is in nobody's hands, become the bin's, up to the next one that is sampled.
  * `kept`: what the slab holds is bounded otherwise. */
 static void bin_fill(struct heap* h, unsigned c, struct slice* s, block_t* first, uint32_t count, bool kept) {
-    uint32_t given = c < SMALL_CLASSES ? guard_lets(h, c, count) : count;
+    uint32_t given = kept ? count : bin_share(h, c, s, count);
+    if (c < SMALL_CLASSES) given = guard_lets(h, c, given);
     if (weir_unlikely(given != count)) count = list_cut(s, &first, given, count);
     if (kept)
         slab_count(s, slab_used(s) + count, UINT32_MAX, s->built);
@@ -182,6 +219,7 @@ static bool slab_fill_bin(struct heap* h, unsigned c, struct slice* s, bool clea
     available_unlist_active(h, s);
     s->flags &= (uint8_t)~SLICE_CLOSED;
     if (full_is_on()) return slab_stock(s, clean);
+    class_learn(h, c, s);
     slab_collect(s, "malloc");
     if (exposure_is_doubted(h, s))
         exposure_resolve(h, s, "malloc");
@@ -427,9 +465,10 @@ static bool refill_beyond(struct heap* h, unsigned c, struct slice* s, unsigned*
         h->active[c] = other;
         return slab_fill_bin(h, c, other, false);
     }
-    if (slab_fill_bin(h, c, s, true)) return true;
+    bool passed = slab_is_passed(h, c, s);
+    if (!passed && slab_fill_bin(h, c, s, true)) return true;
     active_drop(h, c);
-    if (s->built < slab_class(s)->capacity) {
+    if (!passed && s->built < slab_class(s)->capacity) {
         /* What it has left is being purged just now: it is no full slab, but another one serves. The second
          * time a new one, lest the two be tried in turns for as long as that takes. */
         h->active[c] = (*busy)++ == 0 ? slab_next(h, c, false) : slab_new(h, c);
@@ -456,6 +495,7 @@ static bool refill_from(struct heap* h, unsigned c) {
  * allocation on the way to its end is sampled, and it is not to be packed or to be joined by more. */
 static bool list_serves(struct heap* h, unsigned c, struct slice* s, uint32_t count) {
     if (count > s->built || slab_forked || load_relaxed(&s->remote) != 0) return false;
+    if (class_is_passed(h, c) && heaps_are_many()) return false;
     if (h->turn < core_options.check_first || h->turns_unchecked + 1 >= core_options.check_every)
         return false;
     if (c < SMALL_CLASSES && (count >= h->guard_left || h->guard_due != 0)) return false;

@@ -85,7 +85,7 @@ static void heap_reset(struct heap* h) {
     store_relaxed(&h->kept_gate, (uint32_t)KEPT_TAKEN);
     h->kept_inside = 0;
     h->medium_hand = h->arena = 0;
-    for (unsigned i = 0; i < KEPT_WORDS; i++) h->kept[i] = 0;
+    for (unsigned i = 0; i < KEPT_WORDS; i++) h->kept[i] = h->passed[i] = h->left[i] = 0;
     h->kept_bytes = h->closed_bytes = 0;
     h->busy = 0;
     h->set_aside = false;

@@ -3,6 +3,7 @@
 //
 // SPDX-License-Identifier: Apache-2.0
 #include "blocks.h"
+#include <algorithm>
 #include <atomic>
 #include <condition_variable>
 #include <cstdlib>
@@ -256,6 +257,123 @@ TEST(Threads, WhatWaitsAtNobodysSlabIsSortedByVisitors) {
         EXPECT_GE(unit_check_slabs(), 0);
         other.end();
         for (size_t i = 9; i < all.size(); i++) unit_free(all[i]);
+        expect_nothing_left();
+    }));
+}
+
+// What others free is given up slab by slab, long before a slab is full, for whoever needs it when it comes
+// back.
+TEST(Threads, OthersHaveWhatAProducerPassedOn) {
+    EXPECT_FINE(in_child([] {
+        enum { size = 128, given_up_from = 8192, batch = 300 };
+        unit_attach();
+        Worker ender, second;
+        std::vector<void*> all = many(8, size);
+        ender.does([&] {
+            for (void* p : all) unit_free(p);
+        });
+        all = many(batch, size);
+        std::set<struct slice*> slabs;
+        for (void* p : all) slabs.insert(unit_slice(p));
+        EXPECT_GE(slabs.size(), batch * size / given_up_from);
+        unsigned given_up = 0;
+        for (struct slice* s : slabs) {
+            EXPECT_LE(s->built * size, given_up_from + 4096u);
+            given_up += unit_is_unowned(s);
+        }
+        EXPECT_EQ(given_up, slabs.size() - 1);
+        ender.does([&] {
+            for (unsigned i = 0; i < batch; i += 2) unit_free(all[i]);
+        });
+        unsigned inside = 0;
+        second.does([&] {
+            for (void* p : many(batch / 3, size)) {
+                inside += slabs.count(unit_slice(p)) != 0;
+                unit_free(p);
+            }
+        });
+        EXPECT_GE(inside, batch / 4u);
+        for (unsigned i = 1; i < batch; i += 2) unit_free(all[i]);
+        second.end();
+        ender.end();
+        EXPECT_GE(unit_check_slabs(), 0);
+        expect_nothing_left();
+    }));
+}
+
+// A thread that frees itself keeps its slab, also where others did before.
+TEST(Threads, WhoFreesItselfKeepsItsSlab) {
+    EXPECT_FINE(in_child([] {
+        unit_attach();
+        Worker ender;
+        std::vector<void*> all = many(8, 128);
+        ender.does([&] {
+            for (void* p : all) unit_free(p);
+        });
+        all = many(40, 128); // those 8 among them
+        for (void* p : all) unit_free(p);
+        all = many(300, 128);
+        std::set<struct slice*> slabs;
+        for (void* p : all) slabs.insert(unit_slice(p));
+        EXPECT_EQ(slabs.size(), 1u);
+        for (void* p : all) unit_free(p);
+        ender.end();
+        expect_nothing_left();
+    }));
+}
+
+// Among many threads, a bin gets a part of what others freed, and visitors see the rest.
+TEST(Threads, ManyThreadsBinsAreShort) {
+    EXPECT_FINE(in_child([] {
+        enum { size = 64, count = 400, others = 10 };
+        std::vector<std::unique_ptr<Worker>> crowd;
+        for (unsigned few : {1u, 0u}) {
+            for (unsigned i = 0; few == 0 && i < others; i++) {
+                crowd.push_back(std::make_unique<Worker>());
+                crowd.back()->does([] { unit_attach(); });
+            }
+            Worker maker, ender;
+            std::vector<void*> all, again;
+            maker.does([&] { all = many(count, size); });
+            struct slice* s = unit_slice(all[0]);
+            ender.does([&] {
+                for (void* p : all) unit_free(p);
+            });
+            maker.does([&] { again = many(count / 2, size); }); // whatever the bin had, then what came back
+            EXPECT_EQ(unit_used(s) == s->built, few == 1) << few;
+            EXPECT_GE(unit_check_slabs(), 0);
+            maker.does([&] {
+                for (void* p : again) unit_free(p);
+            });
+        }
+        crowd.clear();
+        unit_attach();
+        expect_nothing_left();
+    }));
+}
+
+// A heap that is small has its active slabs for itself; where there are many, a smaller one is not.
+TEST(Threads, ManySmallHeapsAreVisited) {
+    EXPECT_FINE(in_child([] {
+        enum { size = 256, bytes = 150 << 10, others = 20 };
+        unit_attach();
+        std::vector<std::unique_ptr<Worker>> crowd;
+        for (unsigned few : {1u, 0u}) {
+            for (unsigned i = 0; few == 0 && i < others; i++) {
+                crowd.push_back(std::make_unique<Worker>());
+                crowd.back()->does([] { unit_attach(); });
+            }
+            std::vector<void*> all = many(bytes / size, size);
+            for (size_t i = 0; i < all.size(); i += 2) unit_free(all[i]); // its slabs are its own again
+            void* last = nullptr;
+            for (size_t i = 0; i < 200; i += 2) last = all[i] = unit_alloc(size);
+            for (size_t i = 200; i < all.size(); i += 2) all[i] = nullptr;
+            EXPECT_EQ(unit_slice(last)->listed != 0, few == 0) << few << " " << int(unit_slice(last)->listed);
+            for (void* p : all)
+                if (p != nullptr) unit_free(p);
+            unit_collect();
+        }
+        crowd.clear();
         expect_nothing_left();
     }));
 }
