@@ -92,10 +92,20 @@ static bool fork_locks_streams; /* Sync: the lock itself, or there is one thread
 
 static void fork_prepare(void) {
     bool locks = !__libc_single_threaded && _IO_list_lock != NULL && _IO_list_unlock != NULL;
-    if (locks) _IO_list_lock();
+    for (;;) {
+        heap_fork_ready();
+        if (locks) _IO_list_lock();
+        if (pool_fork_prepare()) {
+            if (heap_fork_prepare()) break;
+            pool_fork_parent();
+        }
+        /* A thread that forks in a handler may have one of ours and wait for that of the streams: it is
+         * first. */
+        if (locks) _IO_list_unlock();
+        uint32_t never = 0;
+        os_futex_wait_for(&never, 0, 200000);
+    }
     fork_locks_streams = locks;
-    pool_fork_prepare();
-    heap_fork_prepare();
 }
 
 static void fork_parent(void) {

@@ -249,7 +249,8 @@ WEIR_INLINE void heap_leave(struct heap* h) {
     if (weir_unlikely(h->set_aside)) heap_resume(h);
 }
 /* Fork: take and give every lock below; in the child the other threads' heaps are emptied out. */
-WEIR_FN void heap_fork_prepare(void);
+WEIR_FN void heap_fork_ready(void);   /* first, without any lock */
+WEIR_FN bool heap_fork_prepare(void); /* false: not now; none was taken */
 WEIR_FN void heap_fork_parent(void);
 WEIR_FN void heap_fork_child(void);
 

@@ -410,27 +410,42 @@ WEIR_FN struct heap* registry_first(void) { return load_acquire(&registry); }
  * fork goes without it, and the child puts right what the lock's owner was doing. */
 static bool fork_take(struct os_lock* lock, bool may_wait) {
     if (!may_wait && !os_lock_is_mine(lock)) return os_lock_try(lock);
-    os_lock_take(lock);
-    return true;
+    return os_lock_take_soon(lock);
+}
+
+/* Whether the thread has none of these locks. */
+static bool fork_may_wait(void) {
+    bool may_wait = !os_lock_is_mine(&page_lock) && !os_lock_is_mine(&release_lock) && !arena_is_mine();
+    for (struct heap* h = registry_first(); h != NULL && may_wait; h = h->registry_next)
+        may_wait = !os_lock_is_mine(&h->lock);
+    return may_wait;
 }
 
 static bool fork_has_heaps_lock; /* Sync: the page lock, from prepare to parent or child */
 static bool fork_has_own_lock;   /* likewise */
 static struct heap* fork_heap;   /* likewise: whose lock that is; a handler may give the thread a heap */
 
-WEIR_FN void heap_fork_prepare(void) {
+/* What lies free in parked heaps is the child's that way. */
+WEIR_FN void heap_fork_ready(void) {
+    if (fork_may_wait() && !os_lock_is_mine(&heaps_lock)) heaps_unpark(true);
+}
+
+/* Another thread may be about to fork in a handler, with one of the locks, and wait for what the caller has:
+ * the caller then gives way. */
+WEIR_FN bool heap_fork_prepare(void) {
     struct heap* self = heap_self();
-    bool may_wait = !os_lock_is_mine(&page_lock) && !os_lock_is_mine(&release_lock) && !arena_is_mine();
-    for (struct heap* h = registry_first(); h != NULL && may_wait; h = h->registry_next)
-        may_wait = !os_lock_is_mine(&h->lock);
-    /* What lies free in them is the child's that way. */
-    if (may_wait && !os_lock_is_mine(&heaps_lock)) heaps_unpark(true);
+    bool may_wait = fork_may_wait();
     bool have_heaps = fork_take(&heaps_lock, may_wait);
-    bool have_own = fork_take(&self->lock, may_wait);
-    os_lock_take(&page_lock);
+    bool have_own = (have_heaps || !may_wait) && fork_take(&self->lock, may_wait);
+    if ((may_wait && !have_own) || !os_lock_take_soon(&page_lock)) {
+        if (have_own) os_lock_give(&self->lock);
+        if (have_heaps) os_lock_give(&heaps_lock);
+        return false;
+    }
     fork_has_heaps_lock = have_heaps;
     fork_has_own_lock = have_own;
     fork_heap = self;
+    return true;
 }
 
 WEIR_FN void heap_fork_parent(void) {

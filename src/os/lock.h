@@ -78,6 +78,10 @@ WEIR_INLINE void os_lock_take(struct os_lock* lock) {
     if (weir_unlikely(!os_lock_try(lock))) os_lock_take_slow(lock, arch_thread_pointer());
 }
 
+/* The same, but false where it is not to be had for a millisecond: its owner may be waiting for what the
+ * caller has. */
+WEIR_FN bool os_lock_take_soon(struct os_lock* lock);
+
 WEIR_INLINE void os_lock_give(struct os_lock* lock) {
     weir_assert(os_lock_is_mine(lock));
     if (lock->nest != 0) {

@@ -198,7 +198,7 @@ WEIR_FN void entries_end(struct pool* pool);
 WEIR_FN void pool_thread_catch_up(struct pool_thread* t);
 /* The calling thread's heap is about to go: give all back. */
 WEIR_FN void pool_thread_detach(void);
-WEIR_FN void pool_fork_prepare(void);
+WEIR_FN bool pool_fork_prepare(void); /* false: not now */
 WEIR_FN void pool_fork_parent(void);
 WEIR_FN void pool_fork_child(void);
 

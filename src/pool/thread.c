@@ -439,18 +439,19 @@ WEIR_FN void entries_end(struct pool* pool) {
 
 static bool fork_has_lock; /* Sync: pools_lock where true; else this thread */
 
-WEIR_FN void pool_fork_prepare(void) {
+WEIR_FN bool pool_fork_prepare(void) {
     /* As heap_fork_prepare: a handler may fork while its thread holds what the lock's owner waits for. */
     bool may_wait =
         !os_lock_is_mine(&page_lock) && !os_lock_is_mine(&release_lock) && !os_lock_is_mine(&heaps_lock);
     for (struct heap* h = registry_first(); h != NULL && may_wait; h = h->registry_next)
         may_wait = !os_lock_is_mine(&h->lock);
     if (may_wait || os_lock_is_mine(&pools_lock)) {
-        os_lock_take(&pools_lock);
+        if (!os_lock_take_soon(&pools_lock)) return false;
         fork_has_lock = true;
     } else {
         fork_has_lock = os_lock_try(&pools_lock);
     }
+    return true;
 }
 
 WEIR_FN void pool_fork_parent(void) {

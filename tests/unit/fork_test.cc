@@ -375,4 +375,33 @@ TEST(Fork, InFullMode) {
     }));
 }
 
+// A thread that forks in a handler may have one of the locks, and wait for what this one has.
+TEST(Fork, GivesWayWhereALockIsNotToBeHad) {
+    EXPECT_FINE(in_child(
+        [] {
+            unit_attach();
+            struct os_lock* own = unit_heap_lock();
+            for (struct os_lock* lock : {unit_heaps_lock(), own, &page_lock}) {
+                std::atomic<int> step{0};
+                std::thread other([&] {
+                    os_lock_take(lock);
+                    step = 1;
+                    while (step.load() != 2) usleep(100);
+                    os_lock_give(lock);
+                });
+                while (step.load() != 1) usleep(100);
+                EXPECT_FALSE(unit_fork_tries());
+                for (struct os_lock* each : {unit_heaps_lock(), own, &page_lock})
+                    EXPECT_FALSE(os_lock_is_mine(each));
+                step = 2;
+                other.join();
+                EXPECT_TRUE(unit_fork_tries());
+                unit_fork_parent();
+                for (struct os_lock* each : {unit_heaps_lock(), own, &page_lock})
+                    EXPECT_FALSE(os_lock_is_mine(each));
+            }
+        },
+        20));
+}
+
 } // namespace

@@ -94,7 +94,11 @@ void unit_collect(void) { heap_collect(); }
 void unit_visit(bool all) { heaps_visit(all); }
 void unit_visit_asked(void) { heaps_visit_asked(); }
 struct heap* unit_self(void) { return heap_self() == &heap_empty ? NULL : heap_self(); }
-void unit_fork_prepare(void) { heap_fork_prepare(); }
+void unit_fork_prepare(void) {
+    do heap_fork_ready();
+    while (!heap_fork_prepare());
+}
+bool unit_fork_tries(void) { return heap_fork_prepare(); }
 void unit_fork_parent(void) { heap_fork_parent(); }
 void unit_fork_child(void) { heap_fork_child(); }
 
@@ -114,6 +118,7 @@ bool unit_is_mine(const struct slice* s) { return owner_heap(load_relaxed(&s->ow
 bool unit_is_orphan(const struct slice* s) { return (s->flags & SLICE_ORPHAN) != 0; }
 bool unit_is_large(const struct slice* s) { return s->kind == SLICE_LARGE; }
 struct os_lock* unit_heaps_lock(void) { return &heaps_lock; }
+struct os_lock* unit_heap_lock(void) { return &heap_self()->lock; }
 struct os_lock* unit_own_lock(void) { return &heap_self()->lock; }
 uint64_t unit_heaps_live(void) { return load_relaxed(&heap_totals.heaps_live); }
 uint64_t unit_heaps_made(void) { return load_relaxed(&heap_totals.heaps_made); }

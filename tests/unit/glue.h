@@ -38,6 +38,7 @@ void unit_visit_asked(void);
 /* The calling thread's heap; NULL: it has none. */
 struct heap* unit_self(void);
 void unit_fork_prepare(void);
+bool unit_fork_tries(void); /* once */
 void unit_fork_parent(void);
 void unit_fork_child(void);
 
@@ -57,6 +58,7 @@ bool unit_is_mine(const struct slice* s);
 bool unit_is_orphan(const struct slice* s);
 bool unit_is_large(const struct slice* s);
 struct os_lock* unit_heaps_lock(void);
+struct os_lock* unit_heap_lock(void); /* of the calling thread's heap */
 struct os_lock* unit_own_lock(void);
 uint64_t unit_heaps_live(void);
 uint64_t unit_heaps_made(void);

@@ -70,7 +70,10 @@ int unit_pool_visit(uint64_t after, struct unit_pool* rows, int count, uint64_t*
     os_lock_give(&pools_lock);
     return r.count;
 }
-void unit_pool_fork_prepare(void) { pool_fork_prepare(); }
+void unit_pool_fork_prepare(void) {
+    while (!pool_fork_prepare()) {
+    }
+}
 void unit_pool_fork_parent(void) { pool_fork_parent(); }
 void unit_pool_fork_child(void) { pool_fork_child(); }
 struct os_lock* unit_pools_lock(void) { return &pools_lock; }

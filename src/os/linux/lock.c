@@ -35,6 +35,20 @@ WEIR_FN void os_lock_take_slow(struct os_lock* lock, void* self) {
     }
 }
 
+WEIR_FN bool os_lock_take_soon(struct os_lock* lock) {
+    enum { tries = 20, pause_ns = 50000 };
+    if (os_lock_is_mine(lock)) {
+        lock->nest++;
+        return true;
+    }
+    uint32_t never = 0;
+    for (unsigned i = 0; i < tries; i++) {
+        if (os_lock_try(lock) || lock_take_left(lock, arch_thread_pointer())) return true;
+        os_futex_wait_for(&never, 0, pause_ns);
+    }
+    return false;
+}
+
 /* One call for each sleeper, however often the lock is given before it runs. */
 WEIR_FN void os_lock_wake(struct os_lock* lock) {
     if (__atomic_exchange_n(&lock->wanted, 0u, __ATOMIC_SEQ_CST) != 0) os_futex_wake(&lock->wanted, 1);
