@@ -187,8 +187,14 @@ WEIR_FN bool heap_size_matches(size_t usable, size_t size, size_t align) {
 /* Keep the block when it fits and at most half of it would lie idle. */
 static bool realloc_stays(size_t usable, size_t size) { return size <= usable && size >= usable / 2; }
 
+/* What grows by little grows again: it gets the next size class but one, which halves what is copied. */
+static size_t realloc_room(size_t usable, size_t size) {
+    bool little = size > usable && size - usable <= usable / 4;
+    return little && size + size / 8 <= SLAB_MAX ? size + size / 8 : size;
+}
+
 static void* realloc_copy(void* p, size_t usable, size_t size, const char* call) {
-    void* to = heap_alloc(size);
+    void* to = heap_alloc(realloc_room(usable, size));
     if (to == NULL) return size <= usable ? p : NULL;
     __builtin_memcpy(to, p, size < usable ? size : usable);
     heap_free(p, call);
@@ -209,8 +215,9 @@ WEIR_FN void* heap_realloc(void* p, size_t size, const char* call) {
     if (load_relaxed(&s->kind) == SLICE_LARGE && size > SLAB_MAX) {
         void* same = large_realloc(s, size);
         if (same != NULL) return same;
-    } else if (realloc_stays(usable, size)) {
-        return p;
+    } else {
+        bool grows = load_relaxed(&s->kind) == SLICE_CHUNK && size > usable && medium_grow(s, p, size);
+        if (grows || realloc_stays(usable, size)) return p;
     }
     return realloc_copy(p, usable, size, call);
 }

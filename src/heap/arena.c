@@ -297,6 +297,14 @@ static void block_forget(struct chunk* k, uint32_t unit) {
     if ((known >> BLOCK_UNIT_SHIFT & BLOCK_UNIT) == unit % GROUP_UNITS) store_relaxed(block, (uint16_t)0);
 }
 
+/* Nothing starts within the block that the units are: it may have just grown by a free run. */
+static void block_clear(struct chunk* k, uint32_t unit, uint32_t units) {
+    for (uint32_t i = unit + 1; i < unit + units; i++) {
+        starts_clear(k, i);
+        free_clear(k, i);
+    }
+}
+
 /* All but the bits anew from the bits. */
 static void chunk_rebuild(struct chunk* k) {
     uint32_t last = chunk_end();
@@ -330,6 +338,7 @@ static void chunk_rebuild(struct chunk* k) {
         k->used++;
         unsigned m = class_at(k, unit);
         if (m >= MEDIUM_CLASSES) continue;
+        block_clear(k, unit, class_units(m));
         if ((load_relaxed(&k->blocks[unit / GROUP_UNITS]) & BLOCK_QUICK) != 0)
             quick_link(k, unit, m);
         else
@@ -448,6 +457,33 @@ WEIR_FN void* arena_alloc_zeroed(uint32_t* home, unsigned m, size_t align) {
 
 WEIR_FN void* arena_alloc_resident(uint32_t* home, unsigned m, size_t align) {
     return alloc_as(home, m, align, false, true);
+}
+
+/* Whether so many units are free behind the block's end. */
+static bool run_is_behind(const struct chunk* k, uint32_t end, uint32_t units) {
+    return end != chunk_end() && starts_is(k, end) && free_is(k, end) &&
+           k->groups[end / GROUP_UNITS].length >= units;
+}
+
+WEIR_FN bool arena_grow(struct slice* s, const void* p, unsigned m) {
+    struct chunk* k = s->free;
+    struct arena* a = k->arena;
+    uint32_t unit = (uint32_t)(((uintptr_t)p - k->address) >> UNIT_SHIFT);
+    arena_lock(a);
+    unsigned before = class_at(k, unit);
+    bool grows = before < m && !is_quick(k, unit);
+    if (grows) {
+        uint32_t end = unit + class_units(before);
+        uint32_t more = class_units(m) - class_units(before);
+        grows = run_is_behind(k, end, more) && pages_take(k, end, more, false) == PAGES_TAKEN;
+    }
+    if (grows) {
+        run_join(k, unit, m);
+        used_remove(a, before);
+        used_add(a, m);
+    }
+    os_lock_give(&a->lock);
+    return grows;
 }
 
 /* Under the lock. Nothing, where two threads freed it at the same instant. */

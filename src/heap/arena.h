@@ -93,6 +93,9 @@ WEIR_FN void* arena_alloc(uint32_t* home, unsigned m, size_t align);
 WEIR_FN void* arena_alloc_resident(uint32_t* home, unsigned m, size_t align);
 /* The same as arena_alloc, and it reads as zero; where memory is tagged, which is as much work. */
 WEIR_FN void* arena_alloc_zeroed(uint32_t* home, unsigned m, size_t align);
+/* Make the block at p, in the chunk of first record s, one of the larger medium class m where it lies. False:
+ * what is behind it is not free, or its pages are being purged. Where memory is not tagged. */
+WEIR_FN bool arena_grow(struct slice* s, const void* p, unsigned m);
 /* Free `count` blocks, kept or not. True: there is something for a pass. */
 WEIR_FN bool arena_free(void* const* blocks, unsigned count);
 /* What is known of the block that starts `offset` bytes from the start of the chunk of first record s; NULL:

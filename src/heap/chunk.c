@@ -109,6 +109,23 @@ WEIR_FN void run_take(struct chunk* k, uint32_t start, uint32_t unit, uint32_t u
     free_clear(k, unit);
 }
 
+/* What is known of the block decides where it ends: a start of a free run in it means nothing. */
+WEIR_FN void run_join(struct chunk* k, uint32_t unit, unsigned m) {
+    uint16_t* block = &k->blocks[unit / GROUP_UNITS];
+    uint32_t known = load_relaxed(block);
+    uint32_t start = unit + class_units(block_class(known));
+    uint32_t end = start + run_remove(k, start);
+    uint32_t rest = unit + class_units(m);
+    if (rest != end) run_insert(k, rest, end - rest);
+    commit();
+    store_relaxed(block, (uint16_t)((known & ~BLOCK_CLASS) | (m + 1)));
+    commit();
+    starts_clear(k, start);
+    commit();
+    free_clear(k, start);
+    if (rest == end) free_clear(k, end - 1);
+}
+
 WEIR_FN void run_give(struct chunk* k, uint32_t unit, uint32_t units, uint32_t* from, uint32_t* to) {
     uint32_t start = unit;
     uint32_t end = unit + units;

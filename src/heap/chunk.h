@@ -83,6 +83,9 @@ WEIR_FN struct chunk* run_find_aligned(const struct arena* a, uint32_t units, ui
                                        uint32_t* unit);
 /* Use [unit, unit + units) of a free run that starts at `start` for a block. */
 WEIR_FN void run_take(struct chunk* k, uint32_t start, uint32_t unit, uint32_t units, unsigned m);
+/* The block that starts at `unit`, behind whose end there is a free run that is long enough, is one of the
+ * larger class m from now on. */
+WEIR_FN void run_join(struct chunk* k, uint32_t unit, unsigned m);
 /* A block becomes free, and one with the free runs beside it: *from and *to are then what it lies in. */
 WEIR_FN void run_give(struct chunk* k, uint32_t unit, uint32_t units, uint32_t* from, uint32_t* to);
 

@@ -48,6 +48,17 @@ static void medium_enter_count(struct heap* h) {
         medium_enter_keep(h);
 }
 
+/* A block is the thread's from now on, or no more. */
+static void medium_came(struct heap* h, unsigned m) {
+    if (h->medium_out[m] != UINT16_MAX) h->medium_out[m]++;
+    h->medium_out_bytes += medium_bytes(m);
+}
+static void medium_gone(struct heap* h, unsigned m) {
+    uint16_t out = h->medium_out[m];
+    if (out != 0) store_relaxed(&h->medium_out[m], (uint16_t)(out - 1));
+    h->medium_out_bytes -= h->medium_out_bytes < medium_bytes(m) ? h->medium_out_bytes : medium_bytes(m);
+}
+
 /* What would need more memory gets what the thread keeps first. `zero`: where memory is tagged, the block is
  * to be zero. */
 static void* medium_from_arena(struct heap* h, unsigned m, size_t align, bool zero) {
@@ -61,8 +72,7 @@ static void* medium_from_arena(struct heap* h, unsigned m, size_t align, bool ze
     if (p == NULL) return NULL;
     if (zero) h->medium_zeroed = p;
     medium_enter_count(h);
-    if (h->medium_out[m] != UINT16_MAX) h->medium_out[m]++;
-    h->medium_out_bytes += medium_bytes(m);
+    medium_came(h, m);
     medium_leave(h);
     store_relaxed(&h->handed_out, h->handed_out + 1);
     return p;
@@ -117,13 +127,6 @@ static WEIR_COLD void medium_misuse(const struct slice* s, const void* p, const 
         core_report("double-free", REPORT_FREED, p, call);
     else
         core_report("invalid-free", REPORT_INTERIOR, p, call);
-}
-
-/* A block is the thread's no more. */
-static void medium_gone(struct heap* h, unsigned m) {
-    uint16_t out = h->medium_out[m];
-    if (out != 0) store_relaxed(&h->medium_out[m], (uint16_t)(out - 1));
-    h->medium_out_bytes -= h->medium_out_bytes < medium_bytes(m) ? h->medium_out_bytes : medium_bytes(m);
 }
 
 /* Blocks on their way back to their chunks, so that a lock is taken for many. */
@@ -233,6 +236,22 @@ WEIR_FN size_t medium_usable(const struct slice* s, const void* p, const char* c
     }
     if (tag_is_on() && !retag_allows(p, call)) return 0;
     return medium_bytes(block_class(load_relaxed(block)));
+}
+
+/* What it had on its last page it has still: nothing is copied, and no second block is there meanwhile. */
+WEIR_FN bool medium_grow(struct slice* s, const void* p, size_t size) {
+    struct heap* h = heap_self();
+    const uint16_t* block = arena_block_any(s, p);
+    if (size > SLAB_MAX || tag_is_on() || block == NULL) return false;
+    unsigned before = block_class(load_relaxed(block));
+    unsigned m = class_of(size) - SMALL_CLASSES;
+    if (!arena_grow(s, p, m)) return false;
+    if (h == &heap_empty) return true;
+    medium_enter_count(h);
+    medium_gone(h, before);
+    medium_came(h, m);
+    medium_leave(h);
+    return true;
 }
 
 WEIR_FN void* medium_retag(struct slice* s, void* p, const char* call) {

@@ -94,6 +94,9 @@ WEIR_FN void* medium_alloc_zeroable(size_t size, bool* zeroed);
 WEIR_FN void* medium_retag(struct slice* s, void* p, const char* call);
 /* Free p, which lies in the chunk of first record s, for the calling thread. */
 WEIR_FN void medium_free(struct slice* s, void* p, const char* call);
+/* Whether the block at p, in the chunk of first record s, has become one for `size` bytes, more than it had
+ * been for. */
+WEIR_FN bool medium_grow(struct slice* s, const void* p, size_t size);
 /* Usable bytes of the block at p; 0 after a report. */
 WEIR_FN size_t medium_usable(const struct slice* s, const void* p, const char* call);
 /* Free the blocks that a heap keeps. The caller owns it. */

@@ -51,6 +51,24 @@ class Model {
         live.erase(it);
         unit_arena_free(p);
     }
+    // To a larger class where it lies, if what is behind it is free.
+    bool grow_nth(size_t n, unsigned by) {
+        auto it = live.begin();
+        std::advance(it, static_cast<long>(n));
+        auto& [p, piece] = *it;
+        unsigned m = class_of(piece.bytes) - SMALL_CLASSES;
+        unsigned to = m + by < UNIT_MEDIUM_CLASSES ? m + by : UNIT_MEDIUM_CLASSES - 1;
+        if (!unit_arena_grow(p, to)) return false;
+        EXPECT_TRUE(holds(p, piece));
+        EXPECT_GT(to, m);
+        EXPECT_TRUE(std::next(it) == live.end() || bare(p) + class_bytes(to) <= bare(std::next(it)->first))
+            << "blocks overlap";
+        counts[m]--;
+        counts[to]++;
+        piece.bytes = class_bytes(to);
+        memset(p, piece.stamp, piece.bytes);
+        return true;
+    }
     void free_all() {
         while (!live.empty()) free_nth(live.size() - 1);
     }
@@ -109,12 +127,15 @@ void stay_on_one_processor() {
 // Blocks of all classes and alignments come and go, in waves; every invariant holds all the time.
 void churn(Random& random, Model& model, unsigned rounds, unsigned most, const std::function<void()>& pass) {
     size_t aim = 0;
+    unsigned grown = 0;
     for (unsigned i = 0; i < rounds && !::testing::Test::HasFailure(); i++) {
         if (i % 512 == 0) aim = random.below(most);
         if (model.size() < aim || (model.size() < 2 * aim && random.below(2) == 0))
             model.alloc(some_class(random), size_t{16} << random.below(13));
         else if (model.size() != 0)
             model.free_nth(random.below(model.size()));
+        if (model.size() != 0 && random.below(4) == 0)
+            grown += model.grow_nth(random.below(model.size()), static_cast<unsigned>(random.below(6)));
         EXPECT_LE(unit_arena_idle_bytes(),
                   (idle_most + UNIT_QUICK_BYTES) * os_cpu_count()); // in each arena
         if (i % 16 != 0) continue;
@@ -123,6 +144,7 @@ void churn(Random& random, Model& model, unsigned rounds, unsigned most, const s
         pass();
         model.expect_counts();
     }
+    EXPECT_GE(grown, tag_is_on() ? 0 : rounds / 100);
 }
 
 void run_churn(uint32_t shift) {
@@ -701,6 +723,21 @@ void held_free(unsigned i, bool steps) {
     if (steps) Stepper::end_child();
 }
 
+// False: there is no room behind it.
+bool held_grow(unsigned i, Random& random, bool steps) {
+    unsigned m = held[i].m + 1 + static_cast<unsigned>(random.below(4));
+    if (m >= UNIT_MEDIUM_CLASSES) return false;
+    if (steps) Stepper::start();
+    bool grown = unit_arena_grow(held[i].p, m);
+    if (steps) Stepper::stop();
+    if (grown) {
+        held[i].m = m;
+        memset(held[i].p, static_cast<int>(i + 1), class_bytes(m));
+    }
+    if (steps) Stepper::end_child();
+    return grown;
+}
+
 // A fork's child may meet a chunk at any instruction, and takes the bits for what is true: there is exactly
 // one at which a block is there, or is gone.
 TEST_NATIVE(Arena, BitsAreRightAtEveryInstruction) {
@@ -711,11 +748,19 @@ TEST_NATIVE(Arena, BitsAreRightAtEveryInstruction) {
         Random random(7);
         Stepper::in_chunk = unit_arena_alloc(&home, 0, 1);
         unsigned taken = 0;
-        for (unsigned round = 0; round < 300; round++) {
+        unsigned grown = 0;
+        for (unsigned round = 0; round < 400; round++) {
             unsigned i = static_cast<unsigned>(random.below(held_most));
             Stepper::blocks = unit_chunk_blocks(Stepper::in_chunk);
             Stepper::changes = 0;
             bool was_there = held[i].p != nullptr;
+            if (was_there && round % 2 == 0) {
+                bool grows = held_grow(i, random, true);
+                grown += grows;
+                ASSERT_EQ(unit_chunk_blocks(Stepper::in_chunk), Stepper::blocks) << round;
+                EXPECT_EQ(Stepper::changes, grows ? 1u : 0u) << round;
+                continue;
+            }
             if (was_there)
                 held_free(i, true);
             else
@@ -726,7 +771,8 @@ TEST_NATIVE(Arena, BitsAreRightAtEveryInstruction) {
             EXPECT_EQ(Stepper::changes, here ? 1u : 0u) << round;
             taken += here;
         }
-        EXPECT_GT(taken, 200u);
+        EXPECT_GT(taken, 150u);
+        EXPECT_GT(grown, 20u);
     }));
 }
 
@@ -752,13 +798,18 @@ void fork_at_each_step(bool goes_on, unsigned kept) {
         held_alloc(0, random, &home, true); // makes the chunk
         for (unsigned i = 1; i < held_most; i += 2) held_alloc(i, random, &home, false);
         Stepper::stride = 53;
-        for (unsigned round = 0; round < 24 && Stepper::bad == 0; round++) {
+        unsigned grown = 0;
+        for (unsigned round = 0; round < 32 && Stepper::bad == 0; round++) {
             unsigned i = static_cast<unsigned>(random.below(held_most));
             if (held[i].p == nullptr)
                 held_alloc(i, random, &home, true);
+            else if (round % 2 == 0)
+                grown += held_grow(i, random, true);
             else
                 held_free(i, true);
+            Stepper::stride = round % 2 == 0 ? 53 : 13; // what a block grows by takes few instructions
         }
+        EXPECT_GT(grown, 1u);
         EXPECT_GT(Stepper::forks, 100u);
         EXPECT_EQ(Stepper::bad, 0u);
         state = 2;

@@ -134,6 +134,7 @@ void* unit_arena_alloc_resident(uint32_t* home, unsigned m, size_t align) {
 }
 uint64_t unit_release_owed(void) { return load_relaxed(&release_owed); }
 bool unit_arena_free(void* p) { return arena_free(&p, 1); }
+bool unit_arena_grow(void* p, unsigned m) { return !tag_is_on() && arena_grow(unit_slice(p), p, m); }
 bool unit_arena_check(void) { return arena_check(); }
 void unit_arena_publish(void) { arena_publish_all(); }
 void unit_arena_trim(void) { arena_trim_all(); }

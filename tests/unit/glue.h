@@ -70,6 +70,7 @@ enum { UNIT_MEDIUM_CLASSES = CLASS_COUNT - SMALL_CLASSES, UNIT_CHUNK_BYTES = 1 <
 enum { UNIT_QUICK_CHUNK_BYTES = 32768, UNIT_QUICK_BYTES = 262144, UNIT_QUICK_LOOK = 4096 };
 void* unit_arena_alloc(uint32_t* home, unsigned m, size_t align);
 bool unit_arena_free(void* p);
+bool unit_arena_grow(void* p, unsigned m);
 bool unit_arena_check(void);
 void unit_arena_trim(void);
 void* unit_arena_retag(void* p); /* its tag was looked at */

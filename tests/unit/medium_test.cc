@@ -25,6 +25,42 @@ void start(const char* options) {
 
 // ---- Kept blocks.
 
+// A block grows into what is free behind it, and its class with it; one that has a neighbour moves.
+TEST(Medium, ReallocGrowsWhereTheBlockLies) {
+    EXPECT_FINE(in_child([] {
+        windows_are_endless();
+        unit_attach();
+        void* first = unit_alloc(3000);
+        void* last = unit_alloc(3000);
+        memset(first, 1, 3000);
+        memset(last, 2, 3000);
+        ASSERT_EQ(unit_slice(first), unit_slice(last));
+        unsigned moved = 0;
+        for (size_t size = 3200; size <= 40000; size += size / 8) {
+            void* grown = unit_realloc(last, size);
+            moved += grown != last;
+            last = grown;
+            EXPECT_GE(unit_usable(last), size);
+            memset(last, 2, size);
+            EXPECT_EQ(unit_arena_used(class_of(unit_usable(last)) - SMALL_CLASSES), 1u);
+            EXPECT_TRUE(unit_arena_check());
+        }
+        if (tag_is_on()) { // the new part would have another tag
+            EXPECT_GT(moved, 5u);
+            return;
+        }
+        EXPECT_EQ(moved, 0u);
+        void* other = unit_realloc(first, 4000);
+        EXPECT_NE(other, first);
+        EXPECT_EQ(memcmp(other, static_cast<char*>(other) + 1, 2999), 0);
+        uint64_t out = unit_medium_out_bytes();
+        EXPECT_EQ(out, unit_usable(last) + unit_usable(other) + 3072); // the first one is kept
+        unit_free(last);
+        unit_free(other);
+        expect_no_live_blocks();
+    }));
+}
+
 TEST(Medium, AFreedBlockIsTheNextOneOfItsClass) {
     EXPECT_FINE(in_child([] {
         start("release=off");
