@@ -495,6 +495,7 @@ static bool refill_from(struct heap* h, unsigned c) {
  * allocation on the way to its end is sampled, and it is not to be packed or to be joined by more. */
 static bool list_serves(struct heap* h, unsigned c, struct slice* s, uint32_t count) {
     if (count > s->built || slab_forked || load_relaxed(&s->remote) != 0) return false;
+    if (exposure_is_doubted(h, s)) return false;
     if (class_is_passed(h, c) && heaps_are_many()) return false;
     if (h->turn < core_options.check_first || h->turns_unchecked + 1 >= core_options.check_every)
         return false;

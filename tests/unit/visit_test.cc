@@ -175,6 +175,32 @@ void grows(Blocks& blocks) {
     for (unsigned i = 0; i < 100; i++) blocks.free(9 * i);
 }
 
+// The same of the slab that the owner allocates from: it looks before its list becomes the bin's.
+TEST_NATIVE(Visit, HasTheOwnerReportWhatIsWrongWhereItAllocates) {
+    for (bool visited : {false, true}) {
+        Ended ended = in_child([=] {
+            windows_are_endless(":check_first=0:check_every=1000000");
+            unit_attach();
+            Owner owner;
+            Blocks others;
+            std::vector<void*> all;
+            owner.does([&] {
+                grows(others);
+                const unsigned capacity = size_classes[class_of(64)].capacity;
+                for (unsigned i = 0; i < capacity; i++) all.push_back(unit_alloc(64));
+                unit_free(all[0]);
+                all[0] = unit_alloc(64);
+                for (unsigned i = 0; i < capacity / 4; i++) unit_free(all[i]);
+                unit_free(all[1]);
+            });
+            if (visited) unit_visit(true);
+            owner.does([&] { unit_alloc(64); });
+            _exit(0);
+        });
+        EXPECT_EQ(ended.aborted(), visited) << ended.printed;
+    }
+}
+
 // A slab from which its owner allocates: all but the first of its blocks are freed, by the owner or by
 // others.
 void active_slab_is_visited(size_t size, bool by_owner) {
