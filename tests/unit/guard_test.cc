@@ -286,12 +286,13 @@ TEST(Guard, ReallocMovesAndKeepsWhatFits) {
     EXPECT_FINE(in_child([] {
         unit_guard_start(1, 0);
         char* p = static_cast<char*>(unit_alloc(100));
-        for (size_t size : {100u, 50u, 3000u, 80000u, 10u}) {
+        for (size_t size : {100u, 50u, 60u, 3000u, 3500u, 80000u, 10u}) {
             memset(p, 7, 10);
             char* q = static_cast<char*>(unit_realloc(p, size));
             ASSERT_NE(q, nullptr);
             EXPECT_EQ(q[0], 7);
             EXPECT_EQ(q[9], 7);
+            EXPECT_TRUE(!unit_guarded(q) || unit_usable(q) == size); // who grows by little has no room
             if (unit_guarded(p)) {
                 EXPECT_NE(q, p);
                 EXPECT_FALSE(is_readable(p));
