@@ -98,19 +98,21 @@ WEIR_FN void* arena_alloc_zeroed(uint32_t* home, unsigned m, size_t align);
 WEIR_FN bool arena_grow(struct slice* s, const void* p, unsigned m);
 /* Free `count` blocks, kept or not. True: there is something for a pass. */
 WEIR_FN bool arena_free(void* const* blocks, unsigned count);
-/* What is known of the block that starts `offset` bytes from the start of the chunk of first record s; NULL:
- * none does. Takes no lock. */
-WEIR_INLINE uint16_t* arena_block(const struct slice* s, size_t offset) {
+/* Where is written what is known of the block that starts `offset` bytes from the start of the chunk of first
+ * record s, and its medium class in *m; NULL: none starts there that is in use and has no tag. One compare:
+ * whatever else is set makes the class too large. Takes no lock. */
+WEIR_INLINE uint16_t* arena_block(const struct slice* s, size_t offset, uint32_t* m) {
     struct chunk* k = s->free;
+    const size_t elsewhere = ~((size_t)(CHUNK_UNITS - 1) << UNIT_SHIFT);
+    if (weir_unlikely((offset & elsewhere) != 0))
+        return NULL; /* or a block freed twice, of a chunk that went */
     uint32_t unit = (uint32_t)(offset >> UNIT_SHIFT);
-    if (weir_unlikely(unit >= CHUNK_UNITS)) return NULL; /* a block freed twice, of a chunk that went */
     uint16_t* block = &k->blocks[unit / GROUP_UNITS];
-    uint32_t known = load_relaxed(block);
-    bool starts = known != 0 && known >> BLOCK_UNIT_SHIFT == unit % GROUP_UNITS;
-    return weir_likely(starts && (offset & (UNIT_BYTES - 1)) == 0) ? block : NULL;
+    *m = load_relaxed(block) - (unit % GROUP_UNITS << BLOCK_UNIT_SHIFT) - 1;
+    return weir_likely(*m < MEDIUM_CLASSES) ? block : NULL;
 }
 WEIR_INLINE unsigned block_class(uint32_t known) { return (known & BLOCK_CLASS) - 1; }
-/* The same, for a block with a tag too; p may carry one. */
+/* The same of the block that starts at p, whatever it is; p may carry a tag. NULL: none does. */
 WEIR_INLINE uint16_t* arena_block_any(const struct slice* s, const void* p) {
     struct chunk* k = s->free;
     uint32_t unit = (uint32_t)(((uintptr_t)p - k->address) >> UNIT_SHIFT); /* without the top byte */

@@ -46,8 +46,8 @@ WEIR_INLINE void* medium_unkeep(struct heap* h, unsigned m) {
     struct kept_medium* k = &h->kept_medium[m];
     uint32_t to = k->to;
     if (to == load_relaxed(&k->from) || weir_unlikely(!medium_enter(h))) return NULL;
-    struct kept_block b = *medium_youngest(k);
-    store_relaxed(&k->to, to - 1);
+    struct kept_block b = k->ring[--to % KEPT_RING]; /* a handler leaves `to` as it was */
+    store_relaxed(&k->to, to);
     __atomic_signal_fence(__ATOMIC_SEQ_CST);
     h->kept_medium_bytes -= medium_bytes(m);
     medium_leave(h);
@@ -72,10 +72,10 @@ WEIR_INLINE bool medium_has_room(const struct heap* h, unsigned m) {
 /* Free p, `offset` bytes from the start of the chunk of first record s, if it is a block that there is room
  * to keep. */
 WEIR_INLINE bool medium_free_kept(const struct slice* s, size_t offset, void* p) {
-    uint16_t* block = arena_block(s, offset);
-    if (weir_unlikely(block == NULL || (load_relaxed(block) & BLOCK_KEPT) != 0)) return false;
+    uint32_t m;
+    uint16_t* block = arena_block(s, offset, &m);
+    if (weir_unlikely(block == NULL)) return false;
     struct heap* h = heap_self();
-    unsigned m = block_class(load_relaxed(block));
     if (!medium_has_room(h, m)) return false; /* heap_empty never has any */
     if (weir_unlikely(!medium_enter(h))) return false;
     medium_keep(h, m, p, block);
