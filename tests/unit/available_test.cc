@@ -84,7 +84,7 @@ TEST(Available, ListsThatTurnOverAreCheckedInTurns) {
     for (size_t size : {48u, 400u, 1024u})
         EXPECT_FINE(in_child([&] {
             core_options.check_first = 0;
-            const unsigned rounds = unit_rounds(40000);
+            const unsigned rounds = 40000;
             Full full(size, 12);
             Random random(1);
             unsigned walked = 0;
