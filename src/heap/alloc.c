@@ -187,17 +187,8 @@ WEIR_FN bool heap_size_matches(size_t usable, size_t size, size_t align) {
 /* Keep the block when it fits and at most half of it would lie idle. */
 static bool realloc_stays(size_t usable, size_t size) { return size <= usable && size >= usable / 2; }
 
-/* What grows by little grows again: it gets the next size class but one, which halves what is copied. One
- * that is guarded has no such room. */
-static void* realloc_alloc(size_t usable, size_t size) {
-    bool little = size > usable && size - usable <= usable / 4;
-    size_t room = little ? size + size / 8 : size;
-    if (room == size || room > SLAB_MAX) return heap_alloc(size);
-    return class_alloc(heap_self(), class_of(room), size, 1);
-}
-
 static void* realloc_copy(void* p, size_t usable, size_t size, const char* call) {
-    void* to = realloc_alloc(usable, size);
+    void* to = heap_alloc(size);
     if (to == NULL) return size <= usable ? p : NULL;
     __builtin_memcpy(to, p, size < usable ? size : usable);
     heap_free(p, call);

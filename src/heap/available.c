@@ -174,15 +174,26 @@ static bool is_listed_by(const struct heap* h, const struct slice* s) {
            load_relaxed(&s->kind) == SLICE_SLAB && load_acquire(&s->listed) != 0;
 }
 
+/* Whether the remote list has as many blocks as its word says, and no more: one that was freed twice has the
+ * list meet itself. */
+static bool remote_is_whole(const struct slice* s, uint64_t word) {
+    uint32_t left = remote_count(word);
+    const block_t* p = remote_first(s, word);
+    for (; left != 0 && p != NULL && slab_holds_block(s, p); left--) p = p->next;
+    return left == 0 && p == NULL;
+}
+
 /* Under the same lock: release the slab if all its blocks are back. */
 static bool release_if_empty(struct heap* h, struct slice* s) {
     if (s->listed == LISTED_ACTIVE) return false; /* its owner allocates from it */
     /* Acquire: pairs with the owner's last push and the release of the other givers. */
     uint64_t counts = load_acquire(&s->counts);
-    uint32_t waiting = remote_count(load_acquire(&s->remote));
+    uint64_t word = load_acquire(&s->remote);
+    uint32_t waiting = remote_count(word);
     uint32_t back = waiting + slice_pages(s)->ahead;
-    /* A countdown that has ended: its owner is looking at the slab, or about to. */
-    if (counts_until(counts) == 0 || counts_used(counts) != back) return false;
+    /* A countdown that has ended: its owner is looking at the slab, or about to. And what is wrong with a
+     * list is for it to report. */
+    if (counts_until(counts) == 0 || counts_used(counts) != back || !remote_is_whole(s, word)) return false;
     add_relaxed(&heap_totals.remote_frees, waiting);
     unlist(h, s);
     exposure_lose(h, s);

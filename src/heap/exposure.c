@@ -201,7 +201,10 @@ static bool tell_is_checked(struct heap* h, const struct slice* s) {
 
 WEIR_FN void exposure_resolve(struct heap* h, struct slice* s, const char* call) {
     store_relaxed(&h->doubted, NULL);
-    if (slab_check_list(s, call)) exposure_sort(h, s, call);
+    if (slab_check_list(s, call))
+        exposure_sort(h, s, call);
+    else
+        exposure_clear(h, s); /* its list is gone */
 }
 
 /* Others are to sort the slab: they are told how much came. */
@@ -209,8 +212,8 @@ static void exposure_tell(struct heap* h, struct slice* s) {
     struct slice_pages* r = slice_pages(s);
     if (exposure_is_doubted(h, s))
         exposure_resolve(h, s, "free");
-    else if (tell_is_checked(h, s))
-        slab_check_list(s, "free");
+    else if (tell_is_checked(h, s) && !slab_check_list(s, "free"))
+        exposure_clear(h, s);
     uint32_t unsorted = slab_unsorted(s);
     uint64_t bytes = (uint64_t)(unsorted - r->charged) * slab_class(s)->bytes;
     add_relaxed(&h->exposed, bytes);

@@ -105,13 +105,6 @@ static void class_learn(struct heap* h, unsigned c, const struct slice* s) {
         h->passed[c / 64] |= bit;
 }
 
-/* Others free the blocks, and the active slab has a good many, all of them in use. Who has it when they come
- * back should be who needs some then: the thread goes on with another one. */
-static bool slab_is_passed(const struct heap* h, unsigned c, const struct slice* s) {
-    enum { passed_bytes = 8192 };
-    return class_is_passed(h, c) && slab_used(s) == s->built && slab_built_bytes(s) >= passed_bytes;
-}
-
 /* How many blocks of a list of `count` a bin is to have: what others freed comes in long lists, of which
  * nobody else sees anything while they are the bin's. That adds up where heaps are many. */
 static uint32_t bin_share(struct heap* h, unsigned c, const struct slice* s, uint32_t count) {
@@ -465,10 +458,9 @@ static bool refill_beyond(struct heap* h, unsigned c, struct slice* s, unsigned*
         h->active[c] = other;
         return slab_fill_bin(h, c, other, false);
     }
-    bool passed = slab_is_passed(h, c, s);
-    if (!passed && slab_fill_bin(h, c, s, true)) return true;
+    if (slab_fill_bin(h, c, s, true)) return true;
     active_drop(h, c);
-    if (!passed && s->built < slab_class(s)->capacity) {
+    if (s->built < slab_class(s)->capacity) {
         /* What it has left is being purged just now: it is no full slab, but another one serves. The second
          * time a new one, lest the two be tried in turns for as long as that takes. */
         h->active[c] = (*busy)++ == 0 ? slab_next(h, c, false) : slab_new(h, c);

@@ -292,7 +292,7 @@ TEST(Guard, ReallocMovesAndKeepsWhatFits) {
             ASSERT_NE(q, nullptr);
             EXPECT_EQ(q[0], 7);
             EXPECT_EQ(q[9], 7);
-            EXPECT_TRUE(!unit_guarded(q) || unit_usable(q) == size); // who grows by little has no room
+            EXPECT_TRUE(!unit_guarded(q) || unit_usable(q) == size);
             if (unit_guarded(p)) {
                 EXPECT_NE(q, p);
                 EXPECT_FALSE(is_readable(p));

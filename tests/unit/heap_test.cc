@@ -178,30 +178,6 @@ TEST(Heap, AgreesWithTheModelWhenEveryListIsWalked) {
     }));
 }
 
-// Arrays that grow by a little each time are copied as often as if they grew by a quarter.
-TEST(Heap, ReallocByLittleCopiesSeldom) {
-    EXPECT_FINE(in_child([] {
-        unsigned moved = 0;
-        unsigned char* arrays[2] = {};
-        for (unsigned char*& p : arrays) p = static_cast<unsigned char*>(unit_alloc(64));
-        for (size_t size = 64; size < 60000; size += 64)
-            for (unsigned char*& p : arrays) {
-                auto* grown = static_cast<unsigned char*>(unit_realloc(p, size));
-                ASSERT_NE(grown, nullptr);
-                moved += grown != p;
-                p = grown;
-                memset(p + size - 64, static_cast<int>(size / 64), 64);
-            }
-        for (unsigned char* p : arrays) {
-            for (size_t at = 0; at < 59000; at += 64)
-                EXPECT_EQ(p[at], static_cast<unsigned char>(at / 64 + 1));
-            EXPECT_LE(unit_usable(p), 60000u + 60000u / 4);
-            unit_free(p);
-        }
-        EXPECT_LT(moved, 80u); // by one class at a time, 120
-    }));
-}
-
 TEST(Heap, ResizesInPlaceWhereItFits) {
     EXPECT_FINE(in_child([] {
         void* p = unit_alloc(100); // 112 usable
