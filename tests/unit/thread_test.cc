@@ -346,6 +346,7 @@ TEST(Threads, WhoFreesItselfKeepsItsSlab) {
 TEST(Threads, ManyThreadsBinsAreShort) {
     EXPECT_FINE(in_child([] {
         enum { size = 64, count = 400, others = 10 };
+        unit_attach();
         std::vector<std::unique_ptr<Worker>> crowd;
         for (unsigned few : {1u, 0u}) {
             for (unsigned i = 0; few == 0 && i < others; i++) {
@@ -367,7 +368,6 @@ TEST(Threads, ManyThreadsBinsAreShort) {
             });
         }
         crowd.clear();
-        unit_attach();
         expect_nothing_left();
     }));
 }
@@ -403,6 +403,7 @@ TEST_NATIVE(Threads, ManySmallHeapsAreVisited) {
 TEST(Threads, ManyThatOnlyFree) {
     EXPECT_FINE(in_child([] {
         enum { makers = 2, enders = 3, rounds = 60, batch = 400 };
+        unit_attach();
         struct Batch {
             std::atomic<unsigned> turn{0}; // even: it is to be filled, odd: emptied
             void* blocks[batch];
@@ -441,7 +442,6 @@ TEST(Threads, ManyThatOnlyFree) {
             });
         for (std::thread& t : threads) t.join();
         EXPECT_GE(unit_check_slabs(), 0);
-        unit_attach();
         expect_nothing_left();
     }));
 }
