@@ -39,7 +39,7 @@ static void wire_claim(void) {
     slot->pid = os_process_id();
     slot->parent_pid = os_parent_id();
     slot->start_ns = os_clock_ns();
-    os_read_link("/proc/self/exe", slot->exe, sizeof slot->exe);
+    os_read_link(WEIR_TEXT("/proc/self/exe"), slot->exe, sizeof slot->exe);
     wire_slot = slot;
 }
 
@@ -214,9 +214,7 @@ static bool wire_fits(const struct weir_wire_header* file, size_t bytes) {
     return bytes >= end + (size_t)file->pool_count * sizeof(struct weir_wire_pool);
 }
 
-WEIR_FN void wire_open(void) {
-    const char* path = os_environment("WEIR_WIRE");
-    if (path == NULL) return;
+static WEIR_NOINLINE void wire_open_file(const char* path) {
     size_t bytes = 0;
     struct weir_wire_header* file = os_map_file(path, &bytes);
     if (file == NULL) return;
@@ -233,6 +231,11 @@ WEIR_FN void wire_open(void) {
     heap_large_hook = wire_look;
     release_tick_hook = wire_look;
     pool_tick_hook = wire_look;
+}
+
+WEIR_FN void wire_open(void) {
+    const char* path = os_environment(WEIR_TEXT("WEIR_WIRE"));
+    if (path != NULL) wire_open_file(path);
 }
 
 WEIR_FN void wire_reached(void) {

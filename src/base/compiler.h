@@ -28,9 +28,15 @@
 #define WEIR_COLD __attribute__((cold, noinline))
 /* Data by what a small process does with it, since each page that it touches is one more that it carries.
  * WIDE: zero at first, and large or rarely used; away from what every process writes. UNWRITTEN: never
- * written, or nearly never; what is written lies behind it. src/weir.ld names the sections. */
+ * written, or nearly never; what is written lies behind it. src/weir_data.ld names the sections. */
 #define WEIR_WIDE(name) __attribute__((section(".bss.weir_wide." #name)))
 #define WEIR_UNWRITTEN __attribute__((section(".data.weir_unwritten")))
+/* A string that running processes read: among the constants. Other ones lie with what is said to people. */
+#define WEIR_TEXT(string)                                                                                    \
+    (__extension__({                                                                                         \
+        static const char weir_text[] = string;                                                              \
+        weir_text;                                                                                           \
+    }))
 #define WEIR_NORETURN __attribute__((noreturn))
 /* The attributes that libc's headers gave the function, for a second name of it. */
 #if defined(__GNUC__) && !defined(__clang__)

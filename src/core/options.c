@@ -292,10 +292,8 @@ static void options_help(void) {
     presets_help();
 }
 
-WEIR_FN void core_options_start(void) {
-    if (weir_options != NULL) core_options_parse(weir_options);
-    const char* all = os_environment("WEIR_OPTIONS");
-    if (all != NULL) core_options_parse(all);
+/* Of each option its own variable. */
+static WEIR_COLD void options_from_variables(void) {
     for (size_t row = 0; row < option_count; row++) {
         char name[64];
         struct text t = text_make(name, sizeof name - 1);
@@ -307,6 +305,17 @@ WEIR_FN void core_options_start(void) {
         if (value != NULL)
             option_set(option_rows[row].name, text_length(option_rows[row].name, 64), value,
                        text_length(value, 256));
+    }
+}
+
+/* A process without options reads none of their names and texts, which lie on pages of their own. */
+WEIR_FN void core_options_start(void) {
+    static const char start[] = "WEIR_", tools[] = "WEIR_WIRE"; /* the last is no option */
+    if (weir_options != NULL) core_options_parse(weir_options);
+    if (os_environment_count(start) > os_environment_count(tools)) {
+        const char* all = os_environment(WEIR_TEXT("WEIR_OPTIONS"));
+        if (all != NULL) core_options_parse(all);
+        options_from_variables();
     }
     if (core_options.help != 0) options_help();
 }

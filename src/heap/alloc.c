@@ -103,17 +103,23 @@ static WEIR_NOINLINE void* alloc_unkept(size_t size) {
     return span_block_alloc(size, 1, &zeroed);
 }
 
+static WEIR_NOINLINE void* alloc_large(size_t size) {
+    void* p = large_alloc_kept(size);
+    return weir_likely(p != NULL) ? p : alloc_unkept(size);
+}
+
 /* What the thread keeps of larger blocks is found here, without a frame. */
 WEIR_FN void* heap_alloc_slow(size_t size) {
+    if (size > SLAB_MAX) return alloc_large(size);
     struct heap* h = heap_self();
-    void* p = NULL;
-    if (size > SLAB_MAX) {
-        p = large_alloc_kept(size);
-    } else if (size > SMALL_MAX && h->guard_left > 1) {
-        p = medium_unkeep(h, class_of(size) - SMALL_CLASSES);
-        if (p != NULL) h->guard_left--; /* heap_empty has none, and is never written to */
+    if (size > SMALL_MAX && h->guard_left > 1) {
+        void* p = medium_unkeep(h, class_of(size) - SMALL_CLASSES);
+        if (weir_likely(p != NULL)) {
+            h->guard_left--; /* heap_empty has none, and is never written to */
+            return p;
+        }
     }
-    return weir_likely(p != NULL) ? p : alloc_unkept(size);
+    return alloc_unkept(size);
 }
 
 WEIR_FN void* heap_alloc_zeroable(size_t size, bool* zeroed) {

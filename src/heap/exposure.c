@@ -117,21 +117,28 @@ WEIR_FN void exposure_turn(struct heap* h, struct slice* s, uint32_t used) {
     slab_count(s, used, frees_told(s), s->built);
 }
 
-/* Whether neighbours on the slab's list mostly lie on different pages. */
+/* Whether neighbours on the slab's list mostly lie on different pages. Follows links no further than the
+ * slab; that they lead to blocks whoever uses the list finds out. */
 static bool list_is_strewn(const struct slice* s) {
     enum { look = 8 };
+    const uintptr_t start = slice_address(s);
+    const size_t end = ((size_t)s->span_slices << SLICE_SHIFT) - GRANULE + 1;
     unsigned apart = 0;
     unsigned n = 0;
-    if (!slab_holds_block(s, s->free)) return true; /* written to: whoever sorts the list reports it */
-    for (const block_t* p = s->free; n < look && p->next != NULL && slab_holds_block(s, p->next); n++) {
-        if (!arch_page_is_same((uintptr_t)p, (uintptr_t)p->next, page_shift)) apart++;
-        p = p->next;
+    const block_t* p = s->free;
+    if (!arch_distance_below((uintptr_t)p - start, end)) return true; /* whoever sorts the list reports it */
+    for (const block_t* next = p->next; n < look && arch_distance_below((uintptr_t)next - start, end); n++) {
+        if (!arch_page_is_same((uintptr_t)p, (uintptr_t)next, page_shift)) apart++;
+        p = next;
+        next = p->next;
     }
     return 2 * apart > n;
 }
 
 WEIR_FN bool exposure_packs(const struct heap* h, const struct slice* s) {
-    return slab_used(s) < s->built / 2u && is_shared(h, s) && list_is_strewn(s);
+    enum { pages_few = 3 }; /* of which half are to give a whole one */
+    return slab_used(s) < s->built / 2u && slab_built_bytes(s) > (size_t)pages_few << page_shift &&
+           is_shared(h, s) && list_is_strewn(s);
 }
 
 /* How many frees are left of those that may go unlooked at; 0: none. */

@@ -196,31 +196,35 @@ static WEIR_NOINLINE void free_unkept(void* p, const char* call) {
 }
 
 /* A larger block that the thread can keep goes without a frame. */
-WEIR_FN void heap_free_slow(void* p, const char* call) {
-    struct slice* s = slice_near(p);
-    if (weir_likely(s != NULL)) {
-        size_t offset = (uintptr_t)p & (SLICE_BYTES - 1);
-        if (load_relaxed(&s->kind) == SLICE_SLAB_REST) {
-            offset += (size_t)s->back << SLICE_SHIFT;
-            s -= s->back;
-        }
-        uint8_t kind = load_relaxed(&s->kind);
-        if (kind == SLICE_CHUNK) {
-            if (!medium_free_kept(s, offset, p)) medium_free(s, p, call);
+WEIR_FN void heap_free_near(void* p, struct slice* s, const char* call) {
+    size_t offset = (uintptr_t)p & (SLICE_BYTES - 1);
+    uint8_t kind = load_relaxed(&s->kind);
+    if (kind == SLICE_SLAB_REST) {
+        offset += (size_t)s->back << SLICE_SHIFT;
+        s -= s->back;
+        kind = load_relaxed(&s->kind);
+    }
+    if (kind == SLICE_CHUNK) {
+        if (!medium_free_kept(s, offset, p)) medium_free(s, p, call);
+        return;
+    }
+    if (kind == SLICE_LARGE && large_free_kept(s, p)) return;
+    uint32_t block;
+    if (kind == SLICE_SLAB && weir_likely(!tag_is_on()) && class_finds_block(slab_class(s), offset, &block)) {
+        if (heap_self() != &heap_empty || full_is_on()) {
+            slab_free_slow(s, p, call);
             return;
         }
-        if (kind == SLICE_LARGE && large_free_kept(s, p)) return;
-        size_t distance = (uintptr_t)p - slice_address(s);
-        uint32_t block;
-        if (kind == SLICE_SLAB && weir_likely(!tag_is_on()) &&
-            class_finds_block(slab_class(s), distance, &block)) {
-            if (heap_self() != &heap_empty || full_is_on()) {
-                slab_free_slow(s, p, call);
-                return;
-            }
-            slab_free_heapless(s, p, distance / GRANULE + 1);
-            return;
-        }
+        slab_free_heapless(s, p, offset / GRANULE + 1);
+        return;
     }
     free_unkept(p, call);
+}
+
+WEIR_FN void heap_free_slow(void* p, const char* call) {
+    struct slice* s = slice_near(p);
+    if (s != NULL)
+        heap_free_near(p, s, call);
+    else
+        free_unkept(p, call);
 }

@@ -206,6 +206,8 @@ WEIR_FN void* heap_alloc_aligned(size_t size, size_t align);
 WEIR_FN void* heap_alloc_zeroable(size_t size, bool* zeroed);
 /* Free what the fast path would not: foreign pointers, other heaps' blocks, large blocks, NULL. */
 WEIR_FN WEIR_NOINLINE void heap_free_slow(void* p, const char* call);
+/* The same where the slice that p lies in is known: s is its record, in the primary region. */
+WEIR_FN WEIR_NOINLINE void heap_free_near(void* p, struct slice* s, const char* call);
 /* Free what lies outside the primary region as the address stands, NULL or a block with a tag: `distance`
  * from the region's base, of which the records of so many slices may be read. heap.h alone calls it, with
  * what it has at hand; h is the caller's heap. */
@@ -321,7 +323,7 @@ WEIR_INLINE void heap_free(void* p, const char* call) {
     }
     struct slice* s = (struct slice*)base + (distance >> SLICE_SHIFT);
     if (weir_unlikely(!owner_compare(&s->owner, h))) {
-        heap_free_slow(p, call);
+        heap_free_near(p, s, call);
         return;
     }
     slab_push(s, p);

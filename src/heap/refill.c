@@ -19,6 +19,7 @@
 #include "heap/slab.h"
 #include "heap/spare.h"
 #include "heap/tag_fault.h"
+#include "page/huge.h"
 #include "page/release.h"
 #include "page/span.h"
 
@@ -26,6 +27,11 @@
  * skip the lock: a missed orphan is found next time. */
 WEIR_WIDE(orphans) static struct slice* orphans[CLASS_COUNT];
 static bool orphans_torn; /* since a fork; Sync: heaps_lock */
+
+/* Bytes of the slabs with SLICE_EARLY, and how many there may be: EARLY_UNKNOWN until somebody asks. Sync:
+ * relaxed atomics: a bound, which threads at once may pass by a slab each. */
+enum { EARLY_UNKNOWN = 0, EARLY_NONE = 1 };
+static uint64_t early_bytes, early_most;
 
 /* Walking every list would cost half as much again as the fast path itself (docs/adr/0005): all of a
  * thread's first ones are walked, which is all there are in most programs' tests, then a sample. A long one
@@ -103,6 +109,44 @@ static void class_learn(struct heap* h, unsigned c, const struct slice* s) {
         h->passed[c / 64] &= ~bit;
     else if (load_relaxed(&s->remote) != 0) /* relaxed: one way or the other */
         h->passed[c / 64] |= bit;
+}
+
+static size_t slab_bytes(const struct slice* s) { return (size_t)s->span_slices << SLICE_SHIFT; }
+
+/* None where addresses are scarce, or all that slabs have is resident. */
+static uint64_t early_bound(void) {
+    enum { early_part = 8 };
+    const uint64_t least = 64u << 20;
+    uint64_t most = load_relaxed(&early_most);
+    if (most != EARLY_UNKNOWN) return most;
+    most = load_relaxed(&span_totals.live) / early_part;
+    if (most < least) most = least;
+    if (core_options.hugepages == HUGE_ALWAYS || region_commit_strict || os_memory_is_limited())
+        most = EARLY_NONE;
+    store_relaxed(&early_most, most);
+    return most;
+}
+
+/* Others free the blocks, and the active slab has a good many, all of them in use. Who has it when they come
+ * back should be who needs some then: the thread goes on with another one. Where heaps are many, that is: of
+ * few ones, what each has of a class adds up to little. What is not built of such slabs is addresses that
+ * nobody uses until then, so only so many are given up. */
+static bool slab_goes_early(const struct heap* h, unsigned c, const struct slice* s) {
+    enum { passed_bytes = 8192 };
+    return class_is_passed(h, c) && heaps_are_many() && slab_used(s) == s->built &&
+           slab_built_bytes(s) >= passed_bytes && s->region == 0 &&
+           load_relaxed(&early_bytes) + slab_bytes(s) <= early_bound();
+}
+
+/* Owner: the slab is given up early, or has not been after all. */
+static void early_begin(struct slice* s) {
+    s->flags |= SLICE_EARLY;
+    add_relaxed(&early_bytes, (uint64_t)slab_bytes(s));
+}
+static void early_end(struct slice* s) {
+    if ((s->flags & SLICE_EARLY) == 0) return;
+    s->flags &= (uint8_t)~SLICE_EARLY;
+    sub_relaxed(&early_bytes, (uint64_t)slab_bytes(s));
 }
 
 /* How many blocks of a list of `count` a bin is to have: what others freed comes in long lists, of which
@@ -250,6 +294,7 @@ static struct slice* orphan_take(struct heap* h, unsigned c) {
     if (s != NULL) {
         slab_list_remove(&orphans[c], s);
         s->flags &= (uint8_t)~SLICE_ORPHAN;
+        early_end(s);
         store_relaxed(&s->owner, h->owner_word);
         exposure_gain(h, s);
     }
@@ -271,6 +316,7 @@ WEIR_FN void orphan_put(struct slice* s) {
     for (;;) {
         slab_collect(s, "free");
         if (slab_used(s) == 0) {
+            early_end(s);
             slab_release(s);
             return;
         }
@@ -324,6 +370,7 @@ WEIR_FN void orphans_forget(void) {
 
 WEIR_FN void heap_adopt(struct heap* h, struct slice* s) {
     orphan_unlist(s);
+    early_end(s);
     store_relaxed(&s->owner, h->owner_word);
     exposure_gain(h, s);
     available_put(h, s, "free");
@@ -443,6 +490,7 @@ static struct slice* slab_next(struct heap* h, unsigned c, bool first) {
 WEIR_FN void refill_chores(struct heap* h) {
     if ((h->slow_calls & 15) == 0) outbox_flush_all(h);
     if ((h->slow_calls & 1023) != 0) return;
+    store_relaxed(&early_most, (uint64_t)EARLY_UNKNOWN);
     release_recheck();
     active_sweep(h);
     medium_age(h);
@@ -458,17 +506,20 @@ static bool refill_beyond(struct heap* h, unsigned c, struct slice* s, unsigned*
         h->active[c] = other;
         return slab_fill_bin(h, c, other, false);
     }
-    if (slab_fill_bin(h, c, s, true)) return true;
+    bool early = slab_goes_early(h, c, s);
+    if (!early && slab_fill_bin(h, c, s, true)) return true;
     active_drop(h, c);
-    if (s->built < slab_class(s)->capacity) {
+    if (!early && s->built < slab_class(s)->capacity) {
         /* What it has left is being purged just now: it is no full slab, but another one serves. The second
          * time a new one, lest the two be tried in turns for as long as that takes. */
         h->active[c] = (*busy)++ == 0 ? slab_next(h, c, false) : slab_new(h, c);
         available_put(h, s, "malloc");
         return false;
     }
+    if (early) early_begin(s);
     exposure_lose(h, s);
     if (slab_disown(s)) return false;
+    early_end(s);
     exposure_gain(h, s);
     h->active[c] = s;
     return false;

@@ -53,7 +53,7 @@ enum { TID_UNKNOWN = -1 };
 static struct heap* parked;
 static uint32_t parked_count;
 /* What a heap that is parked may have at most, and all of them together. */
-enum { PARKED_MAX = 64, PARKED_BYTES_EACH = 1 << 20, PARKED_BYTES_ALL = 8 << 20 };
+enum { PARKED_MAX = 64, PARKED_BYTES_EACH = 2 << 20, PARKED_BYTES_ALL = 8 << 20 };
 
 /* What is by class or slot, but for the bins. A new heap reads as zero, and what is not written there takes
  * no memory. */
@@ -197,6 +197,40 @@ static bool parked_by(int tid) {
     return h != NULL;
 }
 
+/* Bytes in use in the slabs that a parked heap would be allocated from, with what its bins have; roughly,
+ * since others free meanwhile. What it kept is next to nothing. */
+static uint64_t parked_in_use(const struct heap* h) {
+    uint64_t bytes = 0;
+    for (unsigned c = 0; c < CLASS_COUNT; c++) {
+        const struct slice* s = h->active[c];
+        if (s == NULL || (s->flags & SLICE_KEPT) != 0) continue;
+        uint32_t used = counts_used(load_relaxed(&s->counts));
+        uint32_t back = remote_count(load_relaxed(&s->remote));
+        if (used > back) bytes += (uint64_t)(used - back) * slab_class(s)->bytes;
+    }
+    return bytes;
+}
+
+/* Under heaps_lock: the parked heap that the next thread gets. What a thread left in use others free, by and
+ * by; a heap where much is left would have to hold that and what its next thread takes. So of the last ones
+ * the first of which three quarters are free, or the one that has least in use. */
+static struct heap** parked_best(void) {
+    enum { look = 8, part = 4 };
+    struct heap** best = &parked;
+    uint64_t least = UINT64_MAX;
+    unsigned looked = 0;
+    if (parked->spare_next == NULL) return best;
+    for (struct heap** link = &parked; *link != NULL && looked < look;
+         link = &(*link)->spare_next, looked++) {
+        uint64_t bytes = parked_in_use(*link);
+        if (bytes >= least) continue;
+        least = bytes;
+        best = link;
+        if (bytes <= load_relaxed(&(*link)->slab_bytes) / part) break;
+    }
+    return best;
+}
+
 WEIR_FN void heaps_unpark(bool all) {
     /* Relaxed: one that is missed is found next time. */
     if (load_relaxed(&parked) == NULL || load_relaxed(&os_sandbox_is_own) != 0) return;
@@ -260,7 +294,7 @@ static struct heap* heap_take(int tid) {
     /* Thread ids are reused: a heap under our own id was left by a thread that is gone. */
     for (struct heap* h = registry; h != NULL && tid != 0; h = h->registry_next)
         if (load_relaxed(&h->tid) == tid) return h;
-    if (parked != NULL && !parked_by(tid)) return heap_unpark(&parked, tid);
+    if (parked != NULL && !parked_by(tid)) return heap_unpark(parked_best(), tid);
     if (spares == NULL && registry_count >= sweep_at) registry_sweep();
     struct heap* h = spares;
     if (h != NULL) {

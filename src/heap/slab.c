@@ -29,7 +29,7 @@ WEIR_FN struct slice* slab_make(struct heap* h, unsigned c) {
     s->turns = 0;
     store_relaxed(&s->listed, (uint8_t)0);
     s->size_class = (uint8_t)c;
-    s->small_class = (int8_t)(c < SMALL_CLASSES ? (int)c : -1);
+    store_relaxed(&s->small_class, (int8_t)(c < SMALL_CLASSES ? (int)c : -1)); /* atomic: for huge_grow */
     struct slice_pages* pages = slice_pages(s);
     for (uint32_t i = 0; i < k->slices; i++) {
         for (unsigned p = 0; p < SLICE_PAGES_MAX; p++) pages[i].head[p] = pages[i].used[p] = 0;
@@ -229,8 +229,11 @@ static bool drained_claim(struct slice* s, bool was_unowned) {
 }
 
 WEIR_FN bool slab_give_remote(struct slice* s, block_t* p, uint64_t word_of_p, uint32_t* waiting) {
-    enum { step = 16 };
-    const uint32_t enough = class_enough(slab_class(s));
+    enum { step = 16, built_part = 4 };
+    /* Relaxed: of an unowned slab they stay, and of another one the number does not count. */
+    const uint32_t part = counts_built(load_relaxed(&s->counts)) / built_part;
+    uint32_t enough = class_enough(slab_class(s));
+    if (part < enough) enough = part != 0 ? part : 1;
     struct region* r = records_hold(s);
     uint64_t word = push_remote(s, word_of_p, p, p, 1, enough);
     bool was_unowned = (word & REMOTE_UNOWNED) != 0;

@@ -65,6 +65,12 @@ WEIR_FN bool os_advise_huge(void* p, size_t bytes, enum os_huge mode);
 /* Put huge pages under a range now, whatever the system's setting. False: there were none to be had, or the
  * kernel (before Linux 6.1) cannot. */
 WEIR_FN bool os_collapse(void* p, size_t bytes);
+/* Make the huge page at p, if there is one, 512 small ones: what is given back of it is then free for others
+ * at once, and not only when memory is short. */
+WEIR_FN void os_split_huge(void* p);
+/* Which pages of an accessible range are resident: there[i] & 1 for the i-th. False: the kernel does not say.
+ */
+WEIR_FN bool os_resident_pages(void* p, size_t bytes, unsigned char* there);
 /* Move the pages of [from, from+bytes) to [to, to+bytes); both ranges stay mapped, `from` reads as zero
  * afterwards. False: nothing was moved (old kernel, emulator, limit), and `to` may be unmapped. */
 WEIR_FN bool os_move(void* from, void* to, size_t bytes);
@@ -97,6 +103,8 @@ WEIR_FN void* os_map_file(const char* path, size_t* bytes);
 WEIR_FN void os_resident(uint64_t* now, uint64_t* peak);
 /* Environment variable; NULL when absent or in secure execution. Works before libc has set `environ`. */
 WEIR_FN const char* os_environment(const char* name);
+/* How many variables have names that start so; likewise. */
+WEIR_FN size_t os_environment_count(const char* start);
 /* Kernel ids of this process, its parent and the calling thread; whether thread `tid` of this process
  * still lives. */
 WEIR_FN int os_process_id(void);

@@ -23,13 +23,14 @@ enum { TIME_SHARE = 8, TIME_MAX_NS = 50000000 };
  * for nothing, and bounds by how much resident memory exceeds what is needed. */
 enum { HOLES_FULL = 8, HOLES_KEPT = 16 };
 /* What is known of an extent: 0 to AGE: looks in a row that found it full; from COOL down to AGE + 1: looks
- * until it is tried again. */
-enum { EXTENT_AGE = 4, EXTENT_COOL = 68, EXTENT_HUGE = 255 };
+ * until it is tried again; BROKEN: given up, but a huge page until a part of it is given back. */
+enum { EXTENT_AGE = 4, EXTENT_COOL = 68, EXTENT_BROKEN = 254, EXTENT_HUGE = 255 };
 /* Extents: looked at in a window, and between two takes of the page lock; made huge by one call; refused in a
  * row until there is no more asking. */
 enum { LOOK_WINDOW = 2048, LOOK_STEP = 32, RUN_MAX = 4, RUNS = 64, REFUSED_MAX = 16 };
 
 WEIR_VAR struct huge_totals huge_totals;
+WEIR_VAR struct huge_ahead huge_ahead;
 
 static uint8_t* extents;       /* of the primary region, one each; Sync: the page lock */
 static uint32_t extent_shift;  /* log2 of the slices in an extent; written before `extents` */
@@ -57,6 +58,12 @@ static struct {
         uint32_t length;
     } run[RUNS];
 } huge_found;
+
+/* Huge from the first touch: a part of what is in use at a time, and above GROWTH_FEW extents a smaller one,
+ * where of the pages of so many last extents no more than one in PARTS is not in use. No more than one in
+ * UNTOLD, or so many for one that tells, are as nobody knows. */
+enum { GROWTH_SHARE = 4, GROWTH_FEW = 2, GROWTH_SHARE_MANY = 16 };
+enum { DENSE_EXTENTS = 2, DENSE_PARTS = 8, DENSE_UNTOLD = 16, UNTOLD_FOR_ONE = 2, PAGE_SHIFT_MIN = 12 };
 
 struct extent_state {
     uint32_t holes; /* pages in slabs */
@@ -90,7 +97,10 @@ static bool live_has_moved(void) {
     return (live > before ? live - before : before - live) > before / 16;
 }
 
-WEIR_FN bool huge_due(void) { return huge_is_auto() && (load_relaxed(&looks_left) != 0 || live_has_moved()); }
+WEIR_FN bool huge_due(void) {
+    if (load_relaxed(&huge_ahead.end) != 0) return true;
+    return huge_is_auto() && (load_relaxed(&looks_left) != 0 || live_has_moved());
+}
 
 /* ---- Extents of the primary region, numbered from the one that holds its start. */
 
@@ -111,6 +121,15 @@ static uint32_t extent_end(void) {
 }
 static struct slice* extent_slices(uint32_t extent) {
     return region_slices(&regions[0]) + ((extent_address(extent) - regions[0].base) >> SLICE_SHIFT);
+}
+/* Slices of an extent that are below the frontier: behind it there may not even be records. */
+static uint32_t extent_reached(uint32_t extent) {
+    uint32_t left = load_relaxed(&regions[0].frontier) - slice_index(extent_slices(extent));
+    return left < 1u << extent_shift ? left : 1u << extent_shift;
+}
+static uint32_t extent_of(uintptr_t address) {
+    unsigned shift = extent_shift + SLICE_SHIFT;
+    return (uint32_t)((address >> shift) - (regions[0].base >> shift));
 }
 static uint32_t extent_pages(uint32_t of_1024) {
     return (slice_page_count() << extent_shift) * of_1024 / 1024;
@@ -187,7 +206,8 @@ static struct extent_state extent_look(uint32_t extent) {
 static bool extent_mark(uint32_t extent) {
     bool some = false;
     struct slice* s = extent_slices(extent);
-    for (uint32_t i = 0; i < 1u << extent_shift; i++, s++) {
+    uint32_t count = extent_reached(extent);
+    for (uint32_t i = 0; i < count; i++, s++) {
         if (!kind_is_slab(load_acquire(&s->kind))) continue; /* acquire: as in look_at_span */
         uint32_t dirty = hole_dirty(load_relaxed(&slice_pages(s)->state));
         if (dirty == 0) continue;
@@ -199,7 +219,7 @@ static bool extent_mark(uint32_t extent) {
 }
 
 static void extent_break(uint32_t extent) {
-    extents[extent] = EXTENT_COOL;
+    extents[extent] = EXTENT_BROKEN;
     add_relaxed(&huge_totals.broken, 1);
 }
 
@@ -221,6 +241,7 @@ static void huge_found_add(uint32_t extent) {
 static void extent_judge(uint32_t extent) {
     struct extent_state x = extent_look(extent);
     uint8_t* state = &extents[extent];
+    if (*state == EXTENT_BROKEN) return;
     if (*state == EXTENT_HUGE) {
         if (x.clean || x.holes > extent_pages(HOLES_KEPT)) {
             (void)extent_mark(extent);
@@ -269,6 +290,137 @@ static void look_around(void) {
     os_lock_give(&page_lock);
 }
 
+/* ---- Where a dense heap grows. */
+
+/* Pages that blocks lie on, or did, in the last extents in front of the frontier. */
+struct density {
+    uint32_t slices;
+    uint32_t pages;  /* in spans that are not free, and that tell */
+    uint32_t used;   /* of them */
+    uint32_t large;  /* of them; those of blocks that may be larger than a page, */
+    uint32_t untold; /* and such that do not tell */
+};
+
+/* All of a huge extent is resident, whether it was touched or not. */
+static bool extent_tells(uintptr_t address) { return extents[extent_of(address)] <= EXTENT_AGE; }
+static bool has_small_blocks(const struct slice* s, uint8_t kind) {
+    return kind == SLICE_SLAB && load_relaxed(&s->small_class) >= 0;
+}
+
+/* `there`: which pages are resident; NULL: as if all were, and told. */
+static struct density density_of(const struct slice* s, uint32_t slices, const unsigned char* there) {
+    struct density d = {.slices = slices};
+    uint32_t pages = slice_page_count();
+    uint32_t last = UINT32_MAX; /* slice of the large block that was met last, and its holes */
+    uint32_t behind = 0;
+    for (uint32_t i = 0; i < slices; i++) {
+        uint8_t kind = load_acquire(&s[i].kind); /* acquire: as in look_at_span */
+        if (kind == SLICE_FREE) {
+            i += s[i].span_slices - 1;
+            continue;
+        }
+        if (kind == SLICE_LARGE) {
+            last = i + s[i].span_slices - 1;
+            behind = hole_of(load_relaxed(&slice_pages(s + i)->state));
+        }
+        if (there != NULL && !has_small_blocks(s + i, kind)) {
+            bool tells = extent_tells(slice_address(s + i));
+            *(tells ? &d.large : &d.untold) += pages;
+            if (!tells) continue;
+        }
+        uint32_t used = kind == SLICE_FENCE ? 0 : hole_all();
+        if (i == last) used &= ~behind;
+        if (kind_is_slab(kind)) used &= ~hole_of(load_relaxed(&slice_pages(s + i)->state));
+        for (uint32_t page = 0; page < pages && there != NULL; page++)
+            if ((there[i * pages + page] & 1) == 0) used &= ~(1u << page);
+        d.pages += pages;
+        d.used += (uint32_t)__builtin_popcount(used);
+    }
+    return d;
+}
+
+static bool is_dense(struct density d) {
+    uint32_t all = d.slices * slice_page_count();
+    return (d.untold <= all / DENSE_UNTOLD || d.untold <= UNTOLD_FOR_ONE * d.large) && d.pages >= all / 4 &&
+           d.used >= d.pages / DENSE_PARTS * (DENSE_PARTS - 1);
+}
+
+static bool heap_is_dense(void) {
+    static unsigned char there[DENSE_EXTENTS * (EXTENT_MAX >> PAGE_SHIFT_MIN)]; /* Sync: the page lock */
+    const struct region* r = &regions[0];
+    uint32_t slices = DENSE_EXTENTS << extent_shift;
+    if (r->frontier - r->first < slices) return false;
+    const struct slice* s = region_slices(r) + r->frontier - slices;
+    void* p = (void*)(r->base + ((uintptr_t)(r->frontier - slices) << SLICE_SHIFT));
+    return is_dense(density_of(s, slices, NULL)) &&
+           os_resident_pages(p, (size_t)slices << SLICE_SHIFT, there) &&
+           is_dense(density_of(s, slices, there));
+}
+
+WEIR_FN void huge_grow(uint32_t count) {
+    struct region* r = &regions[0];
+    uint32_t end = r->frontier + count;
+    uint64_t live = load_relaxed(&span_totals.live);
+    if (huge_ahead.open && end <= huge_ahead.end) return;
+    if (core_options.hugepages != HUGE_AUTO || core_options.release == 0) return;
+    if (load_relaxed(&huge_off) || os_sandboxed() || !extents_start()) return;
+    uint32_t each = 1u << extent_shift;
+    uint32_t shift = (uint32_t)(r->base >> SLICE_SHIFT) & (each - 1);
+    uint32_t from = (uint32_t)align_up(r->frontier + shift, each) - shift;
+    end = (uint32_t)align_up(end + shift, each) - shift;
+    if (huge_ahead.open && from < huge_ahead.end) from = huge_ahead.end;
+    uint64_t bytes = (uint64_t)(end - from) << SLICE_SHIFT;
+    if (end <= from || bytes > live / (end - from <= GROWTH_FEW * each ? GROWTH_SHARE : GROWTH_SHARE_MANY))
+        return;
+    if (!heap_is_dense() || !region_reach(r, end)) return;
+    void* p = (void*)(r->base + ((uintptr_t)from << SLICE_SHIFT));
+    if (!os_advise_huge(p, bytes, OS_HUGE_ALWAYS)) {
+        store_relaxed(&huge_off, true);
+        return;
+    }
+    uint32_t extent = extent_of((uintptr_t)p);
+    for (uint32_t i = 0; i < (end - from) >> extent_shift; i++) extents[extent + i] = EXTENT_HUGE;
+    if (!huge_ahead.open && r->frontier >= huge_ahead.end) huge_ahead.from = from;
+    store_relaxed(&huge_ahead.end, end);
+    huge_ahead.open = true;
+    add_relaxed(&huge_totals.opened, (end - from) >> extent_shift);
+}
+
+static void* ahead_address(uint32_t index) {
+    return (void*)(regions[0].base + ((uintptr_t)index << SLICE_SHIFT));
+}
+
+WEIR_FN void huge_seal(void) {
+    if (weir_likely(!huge_ahead.open)) return;
+    uint32_t from = huge_ahead.from;
+    (void)os_advise_huge(ahead_address(from), (size_t)(huge_ahead.end - from) << SLICE_SHIFT, OS_HUGE_NEVER);
+    huge_ahead.from = regions[0].frontier;
+    huge_ahead.open = false;
+}
+
+WEIR_FN void huge_forget_ahead(void) {
+    huge_seal();
+    store_relaxed(&huge_ahead.end, 0u);
+}
+
+WEIR_FN void huge_settle(void) {
+    static uint32_t frontier; /* Sync: the page lock; the last time */
+    if (load_relaxed(&huge_ahead.end) == 0) return;
+    os_lock_take(&page_lock);
+    uint32_t now = regions[0].frontier;
+    if (now == frontier) {
+        struct os_range goes = {ahead_address(now), (size_t)(huge_ahead.end - now) << SLICE_SHIFT};
+        void* split[2];
+        if (huge_ahead.end > now) {
+            if (huge_breaks(goes, split) != 0) os_split_huge(goes.start);
+            (void)os_purge(goes.start, goes.bytes);
+        }
+        huge_forget_ahead();
+    }
+    frontier = now;
+    os_lock_give(&page_lock);
+}
+
 /* ---- Making extents huge. */
 
 /* Their clean holes are resident from now on. */
@@ -306,6 +458,7 @@ static void extents_make_huge(uint32_t extent, uint32_t count) {
 }
 
 WEIR_FN void huge_window(uint64_t window_ns) {
+    huge_settle();
     if (!huge_is_auto() || !extents_start()) return;
     huge_found.count = 0;
     look_around();
@@ -321,19 +474,44 @@ WEIR_FN void huge_window(uint64_t window_ns) {
 
 WEIR_FN bool huge_keeps(const struct slice* s) {
     if (extents == NULL || s->region != 0 || !kind_is_slab(load_relaxed(&s->kind))) return false;
-    unsigned shift = extent_shift + SLICE_SHIFT;
-    uint32_t extent = (uint32_t)((slice_address(s) >> shift) - (regions[0].base >> shift));
+    uint32_t extent = extent_of(slice_address(s));
     if (extents[extent] != EXTENT_HUGE) return false;
     const struct slice* first = extent_slices(extent);
     uint32_t most = extent_pages(HOLES_KEPT);
     uint32_t holes = 0;
-    for (uint32_t i = 0; i < 1u << extent_shift && holes <= most; i++)
+    uint32_t count = extent_reached(extent);
+    for (uint32_t i = 0; i < count && holes <= most; i++)
         if (kind_is_slab(load_acquire(&first[i].kind))) /* acquire: as in look_at_span */
             holes += (uint32_t)__builtin_popcount(hole_of(load_relaxed(&slice_pages(first + i)->state)));
     if (holes <= most) return true;
     (void)extent_mark(extent);
     extent_break(extent);
     return false;
+}
+
+static bool extent_breaks(uintptr_t address) {
+    uint8_t* state = &extents[extent_of(address)];
+    if (*state < EXTENT_BROKEN) return false;
+    if (*state == EXTENT_HUGE) add_relaxed(&huge_totals.broken, 1);
+    *state = EXTENT_COOL;
+    return true;
+}
+
+WEIR_FN unsigned huge_breaks(struct os_range goes, void* split[2]) {
+    uintptr_t start = (uintptr_t)goes.start;
+    uintptr_t end = start + goes.bytes;
+    size_t bytes = (size_t)SLICE_BYTES << extent_shift;
+    unsigned count = 0;
+    huge_seal();
+    if (extents == NULL || start - regions[0].base >= (uintptr_t)regions[0].slices << SLICE_SHIFT) return 0;
+    bool whole = align_down(start, bytes) == start && start + bytes <= end;
+    if (!whole && extent_breaks(start)) split[count++] = (void*)start;
+    if (align_down(end, bytes) != end && extent_breaks(end - 1)) split[count++] = (void*)(end - 1);
+    for (uintptr_t at = align_up(start, bytes); at + bytes <= end; at += bytes) {
+        (void)extent_breaks(at);
+        extents[extent_of(at)] = 0;
+    }
+    return count;
 }
 
 WEIR_FN void huge_give_up(void) {

@@ -21,11 +21,21 @@ WEIR_FN bool span_may_move(size_t slices) {
            span_is_plausible(slices) && load_relaxed(&span_totals.moved) < core_options.map_count_max;
 }
 
+/* Pages keep what was said of them where they come from. */
+static bool span_is_open(const struct slice* s) {
+    span_lock();
+    bool open = huge_ahead.open && s->region == 0 && huge_is_ahead(slice_index(s), s->span_slices);
+    os_lock_give(&page_lock);
+    return open;
+}
+
 WEIR_FN struct slice* span_move_to(struct slice* s, struct slice* to, size_t bytes) {
+    bool open = span_is_open(s);
     if (!os_move((void*)slice_address(s), (void*)slice_address(to), align_up(bytes, os_page_bytes()))) {
         span_abandon(to);
         return NULL;
     }
+    if (open) (void)os_advise_huge((void*)slice_address(to), align_up(bytes, os_page_bytes()), OS_HUGE_NEVER);
     span_lock();
     to->flags |= SLICE_MOVED;
     /* The old place is covered afresh: the kernel leaves it empty, emulators do not always. */

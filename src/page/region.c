@@ -207,6 +207,10 @@ WEIR_FN bool region_extend(struct region* r, uint32_t count) {
     return true;
 }
 
+WEIR_FN bool region_reach(struct region* r, uint32_t end) {
+    return end <= r->committed || (end <= r->slices && region_commit(r, end));
+}
+
 WEIR_FN void region_trim(void) {
     struct region* r = &regions[0];
     if (r->base == 0) return;

@@ -88,6 +88,8 @@ WEIR_FN struct region* region_add(uint32_t slices);
 WEIR_FN void region_drop(struct region* r);
 /* Make slices [frontier, frontier + count) usable, under the page lock. False: refused. */
 WEIR_FN bool region_extend(struct region* r, uint32_t count);
+/* Make slices below `end` accessible, whether they are usable yet or not; the same. */
+WEIR_FN bool region_reach(struct region* r, uint32_t end);
 /* Unmap what lies behind the frontier of the primary region, which then grows no more; under the page
  * lock. */
 WEIR_FN void region_trim(void);

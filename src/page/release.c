@@ -70,6 +70,8 @@ static bool stirred; /* Sync: the helper; something was poked since all heaps we
 struct batch {
     uint32_t slices;
     uint32_t ranges;
+    uint32_t splits;
+    void* split[BATCH_SLICES + 1]; /* in huge pages, which are split first */
     struct {
         struct slice* slice;
         uint32_t mask;
@@ -96,7 +98,7 @@ static void release_left(struct os_lock* lock) {
     if (lock == &page_lock) span_rebuild();
     if (lock != &release_lock) return;
     os_lock_take(&page_lock);
-    batch.slices = batch.ranges = 0;
+    batch.slices = batch.ranges = batch.splits = 0;
     span_visit_records(busy_forget, NULL);
     os_lock_give(&page_lock);
     uint32_t expected = RELEASE_HELPER;
@@ -205,7 +207,10 @@ static void slice_claim(struct slice* s, struct pass* pass) {
         wanted = state | goes << PAGES_BUSY_SHIFT | (what == PURGE_GROWN ? goes : dirty) << PAGES_OLD_SHIFT;
     } while (wanted != state && !cas_acq_rel(word, &state, wanted));
     add_relaxed(&release_totals.scanned, SLICE_BYTES);
-    if (goes != 0) batch_add(s, (uint32_t)goes);
+    if (goes != 0) {
+        batch.splits += huge_breaks(pages_range(s, bit_low(goes), 1), &batch.split[batch.splits]);
+        batch_add(s, (uint32_t)goes);
+    }
     pass->goes += (uint64_t)__builtin_popcountll(goes) << page_shift;
     if (kept || stays == 0) return;
     hole_mark(s);
@@ -226,7 +231,7 @@ static void batch_finish(uint32_t done) {
         }
         (void)__atomic_fetch_and(word, ~(mask << PAGES_BUSY_SHIFT), __ATOMIC_RELEASE);
     }
-    batch.slices = batch.ranges = 0;
+    batch.slices = batch.ranges = batch.splits = 0;
     __atomic_fetch_add(&batches, 1u, __ATOMIC_RELEASE); /* after the last page was let go */
     os_futex_wake(&batches, INT32_MAX);
 }
@@ -247,6 +252,7 @@ static bool batch_fill(struct pass* pass) {
 /* Returns how many ranges went. */
 static uint32_t batch_purge(void) {
     if (batch.ranges == 0) return 0;
+    for (uint32_t i = 0; i < batch.splits; i++) os_split_huge(batch.split[i]);
     uint64_t calls = load_relaxed(&os_call_counts[OS_PURGE]);
     bool locked;
     uint32_t done = os_purge_many(batch.range, batch.ranges, &locked);
@@ -391,6 +397,7 @@ static void alone_pass(void) {
     if (release_look_hook != NULL && !confined) release_look_hook(false);
     if (!pass_start()) return;
     window_pass();
+    huge_settle();
     if (!confined) delays_adapt(alone_window_ns());
     pass_end();
 }
@@ -560,7 +567,9 @@ static void alone_tick(void) {
     uint32_t calls = load_relaxed(&alone_calls) + 1;
     store_relaxed(&alone_calls, calls);
     if (calls % ALONE_CALLS != 0 || !alone_window_ended(calls)) return;
-    if (free_bytes() + load_relaxed(&release_owed) + load_relaxed(&release_parked) != 0) alone_pass();
+    bool ahead = load_relaxed(&huge_ahead.end) != 0;
+    if (ahead || free_bytes() + load_relaxed(&release_owed) + load_relaxed(&release_parked) != 0)
+        alone_pass();
     uint32_t left = load_relaxed(&alone_left);
     store_relaxed(&alone_left, left - 1);
     uint32_t expected = RELEASE_ALONE;

@@ -177,9 +177,15 @@ struct known {
 static uint64_t known_fresh(void) { return (uint64_t)hole_all() << PAGES_CLEAN_SHIFT; }
 static uint64_t known_purged(void) { return known_fresh() | (uint64_t)hole_all() << PAGES_OLD_SHIFT; }
 
+/* What lies ahead reads as zero, but may be resident. */
+static uint64_t known_each(const struct slice* s, size_t slices, struct known k) {
+    bool ahead = s->region == 0 && huge_is_ahead(slice_index(s), (uint32_t)slices);
+    return weir_unlikely(ahead) ? 0 : k.each;
+}
+
 /* Where a large block has it. True: all reads as zero. */
 static bool known_to_block(const struct slice* s, size_t slices, struct known k) {
-    uint64_t behind = k.dirty == slices ? 0 : k.each;
+    uint64_t behind = k.dirty == slices ? 0 : known_each(s, slices, k);
     if (k.words) return hole_to_block(s, k.dirty, behind);
     store_relaxed(&slice_pages(s)->state, behind);
     if (behind == known_purged()) release_refaulted((slices - 1) << SLICE_SHIFT);
@@ -187,9 +193,10 @@ static bool known_to_block(const struct slice* s, size_t slices, struct known k)
 }
 
 static void known_to_slab(const struct slice* s, size_t slices, struct known k) {
+    uint64_t each = known_each(s, slices, k);
     for (size_t i = 0; i < slices; i++) {
         uint64_t* word = &slice_pages(s)[i].state;
-        store_relaxed(word, (i < k.dirty ? load_relaxed(word) : k.each) | hole_all());
+        store_relaxed(word, (i < k.dirty ? load_relaxed(word) : each) | hole_all());
     }
 }
 
@@ -244,6 +251,11 @@ static struct slice* span_at_end(const struct region* r) {
     return load_relaxed(&s->kind) == SLICE_FREE ? s : NULL;
 }
 
+static bool frontier_move(struct region* r, uint32_t count) {
+    if (r == &regions[0] && span_totals.live >= HUGE_GROWTH_MIN) huge_grow(count);
+    return region_extend(r, count);
+}
+
 /* Such a span, which is too small, with as much behind it as is lacking: fewer pages are touched for the
  * first time, and none of the free ones is left over. */
 static struct slice* span_from_end(struct region* r, size_t slices, struct known* k) {
@@ -251,7 +263,7 @@ static struct slice* span_from_end(struct region* r, size_t slices, struct known
     if (s == NULL || s->state == SPAN_UNCOMMITTED || s->span_slices >= slices || slices > r->slices)
         return NULL;
     size_t more = slices - s->span_slices;
-    if (!region_extend(r, (uint32_t)more)) return NULL;
+    if (!frontier_move(r, (uint32_t)more)) return NULL;
     *k = (struct known){s->state == SPAN_DIRTY ? s->span_slices : 0, s->clean != 0, known_fresh()};
     list_remove(s);
     span_give_out(s, slices);
@@ -266,10 +278,11 @@ static struct slice* span_from_frontier(struct region* r, size_t slices, size_t 
     if (r->base == 0 || slices > r->slices || skip > r->slices) return NULL;
     uint16_t row = (uint16_t)(r - regions);
     struct slice* s = region_slices(r) + r->frontier;
-    if (!region_extend(r, (uint32_t)(skip + slices))) return NULL;
+    if (!frontier_move(r, (uint32_t)(skip + slices))) return NULL;
     if (skip != 0) {
         s->region = row;
-        list_merge(s, (uint32_t)skip, SPAN_CLEAN, 0);
+        list_merge(s, (uint32_t)skip,
+                   row == 0 && huge_is_ahead(slice_index(s), (uint32_t)skip) ? SPAN_DIRTY : SPAN_CLEAN, 0);
         s += skip;
     }
     s->region = row;
@@ -372,7 +385,10 @@ static uint64_t span_purge_end(struct slice* s, uint32_t slices) {
     size_t bytes = (size_t)slices << SLICE_SHIFT;
     span_give_out(s, slices);
     struct purging* purge = purge_begin(s);
+    void* split[2];
+    unsigned splits = huge_breaks((struct os_range){(void*)address, bytes}, split);
     os_lock_give(&page_lock);
+    while (splits != 0) os_split_huge(split[--splits]);
     enum span_state state = SPAN_DIRTY;
     /* Each uncommitted span is a mapping; past the bound its charge stays. */
     add_relaxed(&release_totals.calls, 1);
@@ -647,7 +663,7 @@ static bool span_grow(struct slice* s, uint32_t slices) {
     struct known k = {0, false, known_fresh()};
     struct slice* piece = s + s->span_slices;
     if (end == r->frontier) {
-        if (!span_is_plausible(more) || !region_extend(r, more)) return false;
+        if (!span_is_plausible(more) || !frontier_move(r, more)) return false;
         piece->region = s->region;
     } else {
         if (!span_cut_behind(piece, more, &k)) return false;
@@ -750,6 +766,7 @@ WEIR_FN void span_visit_records(void (*visit)(struct slice* s, void* context), v
 WEIR_FN void span_trim(void) {
     span_lock();
     struct region* r = &regions[0];
+    huge_forget_ahead();
     for (struct slice* s; (s = span_at_end(r)) != NULL;) {
         uint32_t slices = s->span_slices;
         list_remove(s);

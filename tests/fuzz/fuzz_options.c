@@ -29,6 +29,10 @@ const char* os_environment(const char* name) {
     (void)name;
     return NULL;
 }
+size_t os_environment_count(const char* start) {
+    (void)start;
+    return 0;
+}
 
 static size_t words_count(const char* words) {
     size_t count = 1;

@@ -153,6 +153,27 @@ TEST_NATIVE(Available, SparseSlabsArePacked) {
     }));
 }
 
+// A slab of three pages has one to give at most, and needs it again soon: its list turns over as it is.
+TEST_NATIVE(Available, SlabsOfAFewPagesAreNotPacked) {
+    for (unsigned pages : {3u, 4u})
+        EXPECT_FINE(in_child([&] {
+            core_options.check_first = 0;
+            Full full(256, 8);
+            full.free_one_of_the_others(); // the heap owns them again, and is one of some size
+            std::vector<void*> all;
+            for (size_t i = 0; i < pages * os_page_bytes() / 64; i++) all.push_back(unit_alloc(64));
+            const struct slice* s = unit_slice(all[0]);
+            EXPECT_EQ(s->built, all.size()); // and the bin is empty
+            Random random(1);
+            for (size_t i = all.size(); i > 1; i--) std::swap(all[i - 1], all[random.below(i)]);
+            for (size_t i = 0; i < all.size(); i++)
+                if (i % 4 != 0) unit_free(all[i]);
+            unit_alloc(64);
+            EXPECT_EQ(slice_pages(s)->sorted != 0, pages == 4);
+            EXPECT_GE(unit_check_slabs(), 0);
+        }));
+}
+
 TEST_NATIVE(Available, TheActiveSlabIsPackedToo) {
     EXPECT_FINE(in_child([] {
         core_options.check_first = 0;

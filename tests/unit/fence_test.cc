@@ -289,7 +289,7 @@ TEST_NATIVE(Fence, MappingsAreBounded) { // sanitizers have mappings of their ow
         size_t fenced = static_cast<size_t>(std::count_if(blocks.begin(), blocks.end(), is_fenced));
         EXPECT_GE(fenced, 18u);
         EXPECT_LE(fenced, 20u);
-        EXPECT_LE(mappings(), before + 2 * 20);
+        EXPECT_LE(mappings(), before + 2 * 20 + 2); // 2: what may become huge
         // Every other one goes.
         for (unsigned i = 0; i < 200; i += 2) unit_free(blocks[i]);
         unit_collect();

@@ -306,6 +306,7 @@ static const char* slab_wrong(const struct slice* s) {
     if (count != remote_count(word)) return "remote count is not the list's length";
     if (count + r->ahead > slab_used(s)) return "more came back than was out";
     if ((word & REMOTE_UNOWNED) != 0 && s->owner != NULL) return "unowned, with an owner";
+    if (s->owner != NULL && (s->flags & SLICE_EARLY) != 0) return "given up early, and owned";
     return NULL;
 }
 

@@ -2,16 +2,11 @@
 // while it works. Called by ctest; each test starts the heap in a child of its own.
 //
 // SPDX-License-Identifier: Apache-2.0
-#include "holes.h"
+#include "forked.h"
+#include "arenas.h"
 #include <mutex>
 
 namespace {
-
-uint64_t used_blocks() {
-    uint64_t used = 0;
-    for (unsigned m = 0; m < UNIT_MEDIUM_CLASSES; m++) used += unit_arena_used(m);
-    return used;
-}
 
 // What a thread keeps afterwards: a block of each class that there is room for.
 void keep_some() {
@@ -219,23 +214,17 @@ TEST_UNEMULATED(Kept, ForksMeanwhile) {
         for (unsigned round = 0; round < unit_rounds(200); round++) {
             while (blocks.all.size() < 60) blocks.alloc(SMALL_MAX + 1 + random.below(9000));
             while (blocks.all.size() > 30) blocks.free(random.below(blocks.all.size()));
-            unit_fork_prepare();
-            pid_t pid = fork();
-            if (pid != 0) {
-                unit_fork_parent();
-                int status = -1;
-                EXPECT_EQ(waitpid(pid, &status, 0), pid);
-                ASSERT_EQ(status, 0);
-                continue;
-            }
-            unit_fork_child();
-            bool good = unit_arena_check() && contents_right(blocks);
-            for (unsigned i = 0; i < 100; i++) good &= blocks.alloc(SMALL_MAX + 1 + random.below(9000));
-            blocks.free_all();
-            unit_visit(true);
-            unit_collect();
-            good &= used_blocks() <= 65; // what the other thread had in hand, and a visitor on its way
-            _exit(good && unit_arena_check() ? 0 : 1);
+            int status = forked([&] {
+                EXPECT_TRUE(unit_arena_check() && contents_right(blocks));
+                for (unsigned i = 0; i < 100; i++)
+                    EXPECT_TRUE(blocks.alloc(SMALL_MAX + 1 + random.below(9000)));
+                blocks.free_all();
+                unit_visit(true);
+                unit_collect();
+                EXPECT_LE(used_blocks(), 65u); // what the other thread had in hand, and a visitor on its way
+                EXPECT_TRUE(unit_arena_check());
+            });
+            ASSERT_EQ(status, 0);
         }
         stop = true;
         visitor.join();

@@ -2,21 +2,15 @@
 // threads that end, forks. Called by ctest; each test starts the heap in a child of its own.
 //
 // SPDX-License-Identifier: Apache-2.0
-#include "holes.h"
+#include "forked.h"
+#include "arenas.h"
 #include <functional>
 #include <mutex>
 #include <sys/time.h>
 
 namespace {
 
-size_t class_bytes(unsigned m) { return size_classes[SMALL_CLASSES + m].bytes; }
 unsigned medium_of(size_t size) { return class_of(size) - SMALL_CLASSES; }
-
-uint64_t used_blocks() {
-    uint64_t used = 0;
-    for (unsigned m = 0; m < UNIT_MEDIUM_CLASSES; m++) used += unit_arena_used(m);
-    return used;
-}
 
 void start(const char* options) {
     setenv("WEIR_OPTIONS", options, 1);
@@ -615,23 +609,14 @@ TEST(Medium, AForksChildHasWhatOthersKept) {
         mine.alloc(3000);
         unit_free(unit_alloc(5000));
         EXPECT_EQ(used_blocks(), 5u);
-        unit_fork_prepare();
-        fflush(stdout);
-        pid_t pid = fork();
-        if (pid == 0) {
-            unit_fork_child();
+        int status = forked([&] {
             EXPECT_EQ(used_blocks(), 2u);
             struct unit_figures f;
             unit_census(&f);
             EXPECT_EQ(f.live_blocks, 1u);
             mine.free_all();
             expect_nothing_left();
-            fflush(stdout);
-            _exit(::testing::Test::HasFailure() ? 1 : 0);
-        }
-        unit_fork_parent();
-        int status = -1;
-        waitpid(pid, &status, 0);
+        });
         EXPECT_EQ(status, 0);
         step = 2;
         other.join();

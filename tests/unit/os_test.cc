@@ -318,8 +318,14 @@ TEST(Os, WritesAllOfItOrSaysWhyNot) {
 TEST(Os, EnvironmentIsTheProcesss) {
     setenv("WEIR_UNIT_VARIABLE", "value", 1);
     EXPECT_STREQ(os_environment("WEIR_UNIT_VARIABLE"), "value");
+    EXPECT_EQ(os_environment_count("WEIR_UNIT_VAR"), 1u);
+    setenv("WEIR_UNIT_VAR", "", 1);
+    EXPECT_STREQ(os_environment("WEIR_UNIT_VAR"), "");
+    EXPECT_EQ(os_environment_count("WEIR_UNIT_VAR"), 2u);
+    unsetenv("WEIR_UNIT_VAR");
     unsetenv("WEIR_UNIT_VARIABLE");
     EXPECT_EQ(os_environment("WEIR_UNIT_VARIABLE"), nullptr);
+    EXPECT_EQ(os_environment_count("WEIR_UNIT_VAR"), 0u);
     EXPECT_FINE(in_child([] {
         const std::string path = getenv("PATH");
         setenv("WEIR_UNIT_VARIABLE", "late", 1);
@@ -328,10 +334,12 @@ TEST(Os, EnvironmentIsTheProcesss) {
         const char* value = os_environment("PATH");
         const char* late = os_environment("WEIR_UNIT_VARIABLE");
         const char* part = os_environment("PAT");
+        size_t paths = os_environment_count("PATH=");
         environ = saved;
         EXPECT_EQ(std::string(value == nullptr ? "(none)" : value), path);
         EXPECT_EQ(late, nullptr);
         EXPECT_EQ(part, nullptr);
+        EXPECT_EQ(paths, 1u);
     }));
 }
 

@@ -3,6 +3,7 @@
 // in a child of its own.
 //
 // SPDX-License-Identifier: Apache-2.0
+#include "forked.h"
 #include "holes.h"
 #include <functional>
 #include <mutex>
@@ -397,20 +398,13 @@ TEST_UNEMULATED(Visit, ForksMeanwhile) {
         for (unsigned round = 0; round < unit_rounds(100); round++) {
             while (blocks.all.size() < 4000) blocks.alloc(1 + random.below(1500));
             while (blocks.all.size() > 2000) blocks.free(random.below(blocks.all.size()));
-            unit_fork_prepare();
-            pid_t pid = fork();
-            if (pid != 0) {
-                unit_fork_parent();
-                int status = -1;
-                EXPECT_EQ(waitpid(pid, &status, 0), pid);
-                ASSERT_EQ(status, 0);
-                continue;
-            }
-            unit_fork_child();
-            bool good = unit_check_slabs() >= 0 && contents_right(blocks);
-            for (unsigned i = 0; i < 500; i++) good &= blocks.alloc(1 + random.below(1500));
-            blocks.free_all();
-            _exit(good && unit_check_slabs() >= 0 ? 0 : 1);
+            int status = forked([&] {
+                EXPECT_TRUE(unit_check_slabs() >= 0 && contents_right(blocks));
+                for (unsigned i = 0; i < 500; i++) EXPECT_TRUE(blocks.alloc(1 + random.below(1500)));
+                blocks.free_all();
+                EXPECT_GE(unit_check_slabs(), 0);
+            });
+            ASSERT_EQ(status, 0);
         }
     }));
 }

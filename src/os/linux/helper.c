@@ -89,11 +89,12 @@ enum { STATUS_BYTES = 4096 };
 
 WEIR_FN void os_sandbox_look(void) {
     char status[STATUS_BYTES];
-    size_t length = os_read_file("/proc/self/status", status, sizeof status);
-    const char* filter = os_status_line(status, length, "Seccomp:");
+    size_t length = os_read_file(WEIR_TEXT("/proc/self/status"), status, sizeof status);
+    static const char name[] = "Seccomp:";
+    const char* filter = os_status_line(status, length, name);
     helper_process = os_process_id();
     status_is_readable = filter != NULL;
-    sandbox_found = filter == NULL || os_status_number(status, length, "Seccomp:") != 0;
+    sandbox_found = filter == NULL || os_status_number(status, length, name) != 0;
 }
 
 WEIR_FN void os_sandbox_announced(void) {
@@ -171,7 +172,7 @@ static int helper_main(void* argument) {
     struct helper* me = argument;
     store_relaxed(&me->last, (uint32_t)os_thread_id()); /* the kernel's store to tid comes after it */
     if (!os_sandboxed()) {
-        os_call3(OS_OTHER, SYS_prctl, PR_SET_NAME, (long)"weir-release", 0);
+        os_call3(OS_OTHER, SYS_prctl, PR_SET_NAME, (long)WEIR_TEXT("weir-release"), 0);
         helper_leave_files(me);
     }
     me->body(me->argument);
@@ -225,7 +226,7 @@ static void helper_wait(struct helper* me, uint32_t tid) {
         os_call6(OS_OTHER, SYS_futex, (long)&me->tid, FUTEX_WAIT, tid, (long)&limit, 0, 0);
 }
 
-WEIR_FN bool os_helper_start(void (*body)(void*), void* argument, void* thread_word) {
+WEIR_FN WEIR_NOINLINE bool os_helper_start(void (*body)(void*), void* argument, void* thread_word) {
     struct helper* last = load_acquire(&helper); /* pairs with helper_map */
     uint32_t tid = last == NULL ? 0 : load_acquire(&last->tid);
     if (!helper_is_allowed() || (tid != 0 && load_acquire(&last->ended) == 0)) return false;
@@ -254,16 +255,16 @@ WEIR_FN bool os_helper_runs(void) {
 
 /* A number that differs where two threads' identity or confinement does; 0: not to be had. */
 static uint64_t helper_identity(const char* path, bool* last) {
-    static const char* const names[] = {
+    static const char names[][17] = {
         "Uid:",    "Gid:",    "Groups:",  "CapInh:",     "CapPrm:",         "CapEff:",
         "CapBnd:", "CapAmb:", "Seccomp:", "NoNewPrivs:", "Seccomp_filters:"};
     char status[STATUS_BYTES];
     size_t length = os_read_file(path, status, sizeof status);
-    const char* state = os_status_line(status, length, "State:");
+    const char* state = os_status_line(status, length, WEIR_TEXT("State:"));
     if (state == NULL) return 0;
     /* The first thread may have ended before the others: its remains count as a thread. */
     if (state + 1 < status + length && state[1] == 'Z')
-        *last = os_status_number(status, length, "Threads:") <= 2;
+        *last = os_status_number(status, length, WEIR_TEXT("Threads:")) <= 2;
     uint64_t hash = 0xcbf29ce484222325u; /* FNV-1a */
     for (unsigned i = 0; i < sizeof names / sizeof *names; i++) {
         const char* at = os_status_line(status, length, names[i]);
@@ -278,7 +279,7 @@ static uint64_t helper_identity(const char* path, bool* last) {
  * get the last one's status from the kernel, which is the helper's. */
 static int helper_status_of_first(void) {
     char line[1024];
-    size_t length = os_read_file("/proc/self/stat", line, sizeof line);
+    size_t length = os_read_file(WEIR_TEXT("/proc/self/stat"), line, sizeof line);
     if (length == 0 || length == sizeof line) return 0;
     size_t at = length;
     while (at != 0 && line[at - 1] != ' ') at--;
@@ -291,8 +292,8 @@ WEIR_FN bool os_helper_fits(void) {
     /* Nothing to see, or a filter has come since the program's start that may forbid a look. */
     if (!status_is_readable || load_relaxed(&sandbox_announcer) == (uint32_t)helper_process) return true;
     bool last = false;
-    uint64_t of_process = helper_identity("/proc/self/status", &last);
-    uint64_t mine = helper_identity("/proc/thread-self/status", &last);
+    uint64_t of_process = helper_identity(WEIR_TEXT("/proc/self/status"), &last);
+    uint64_t mine = helper_identity(WEIR_TEXT("/proc/thread-self/status"), &last);
     if (of_process == 0 || mine == 0) store_relaxed(&status_is_lost, 1u); /* a new root directory */
     if (last) helper->exit_status = helper_status_of_first();
     return !last && of_process != 0 && of_process == mine;

@@ -175,12 +175,13 @@ WEIR_FN unsigned os_purge_many(const struct os_range* ranges, unsigned count, bo
 
 WEIR_FN enum os_huge os_huge_mode(size_t* huge_bytes) {
     char text[64];
-    size_t length = os_read_file("/sys/kernel/mm/transparent_hugepage/hpage_pmd_size", text, sizeof text);
+    size_t length =
+        os_read_file(WEIR_TEXT("/sys/kernel/mm/transparent_hugepage/hpage_pmd_size"), text, sizeof text);
     size_t bytes = 0;
     for (size_t i = 0; i < length && text[i] >= '0' && text[i] <= '9'; i++)
         bytes = bytes * 10 + (size_t)(text[i] - '0');
     *huge_bytes = bytes;
-    length = os_read_file("/sys/kernel/mm/transparent_hugepage/enabled", text, sizeof text);
+    length = os_read_file(WEIR_TEXT("/sys/kernel/mm/transparent_hugepage/enabled"), text, sizeof text);
     for (size_t i = 0; i + 2 < length; i++) /* "always [madvise] never" */
         if (text[i] == '[')
             return text[i + 1] == 'a' ? OS_HUGE_ALWAYS : text[i + 1] == 'm' ? OS_HUGE_ASKED : OS_HUGE_NEVER;
@@ -197,6 +198,18 @@ WEIR_FN bool os_advise_huge(void* p, size_t bytes, enum os_huge mode) {
 WEIR_FN bool os_collapse(void* p, size_t bytes) {
     if (os_fault(OS_OTHER)) return false;
     return os_call3(OS_OTHER, SYS_madvise, (long)p, (long)bytes, MADV_COLLAPSE) == 0;
+}
+
+WEIR_FN void os_split_huge(void* p) {
+    if (os_sandboxed()) return; /* a filter may kill for advice that it does not know */
+    /* Advice for a part of a huge page splits it (Linux 5.4). */
+    uintptr_t page = align_down((uintptr_t)p, os_page_bytes());
+    (void)os_call3(OS_OTHER, SYS_madvise, (long)page, (long)os_page_bytes(), MADV_COLD);
+}
+
+WEIR_FN bool os_resident_pages(void* p, size_t bytes, unsigned char* there) {
+    if (os_sandboxed() || os_fault(OS_OTHER)) return false;
+    return os_call3(OS_OTHER, SYS_mincore, (long)p, (long)bytes, (long)there) == 0;
 }
 
 static bool move(void* from, void* to, size_t bytes) {
@@ -275,11 +288,13 @@ WEIR_FN void* os_map_file(const char* path, size_t* bytes) {
 
 WEIR_FN const char* os_status_line(const char* status, size_t length, const char* name) {
     size_t name_length = text_length(name, 32);
-    for (size_t i = 0; i + name_length < length; i++) {
-        if ((i != 0 && status[i - 1] != '\n') || !__builtin_expect(status[i] == name[0], 0)) continue;
-        size_t j = 0;
-        while (j < name_length && status[i + j] == name[j]) j++;
-        if (j == name_length) return status + i + name_length;
+    const char* end = status + length;
+    for (const char* line = status; line < end && name_length < (size_t)(end - line);) {
+        size_t i = 0;
+        while (i < name_length && line[i] == name[i]) i++;
+        if (i == name_length) return line + i;
+        while (line < end && *line != '\n') line++;
+        line += line < end;
     }
     return NULL;
 }
@@ -294,7 +309,7 @@ WEIR_FN uint64_t os_status_number(const char* status, size_t length, const char*
 
 WEIR_FN void os_resident(uint64_t* now, uint64_t* peak) {
     char status[4096];
-    size_t length = os_read_file("/proc/self/status", status, sizeof status);
+    size_t length = os_read_file(WEIR_TEXT("/proc/self/status"), status, sizeof status);
     *now = os_status_number(status, length, "VmRSS:") * KIB;
     *peak = os_status_number(status, length, "VmHWM:") * KIB;
 }
@@ -303,19 +318,19 @@ static uint32_t overcommit_mode; /* the digit, remembered for a sandbox; 0: read
 
 WEIR_FN void os_overcommit_remember(void) {
     char mode = '0';
-    os_read_file("/proc/sys/vm/overcommit_memory", &mode, 1);
+    os_read_file(WEIR_TEXT("/proc/sys/vm/overcommit_memory"), &mode, 1);
     store_relaxed(&overcommit_mode, (uint32_t)mode);
 }
 
 WEIR_FN bool os_overcommit_is_strict(void) {
     char mode = (char)load_relaxed(&overcommit_mode);
     if (mode != 0) return mode == '2';
-    return os_read_file("/proc/sys/vm/overcommit_memory", &mode, 1) == 1 && mode == '2';
+    return os_read_file(WEIR_TEXT("/proc/sys/vm/overcommit_memory"), &mode, 1) == 1 && mode == '2';
 }
 
 WEIR_FN uint64_t os_mappings_max(void) {
     char text[32];
-    size_t length = os_read_file("/proc/sys/vm/max_map_count", text, sizeof text);
+    size_t length = os_read_file(WEIR_TEXT("/proc/sys/vm/max_map_count"), text, sizeof text);
     uint64_t most = 0;
     for (size_t i = 0; i < length && text[i] >= '0' && text[i] <= '9' && most < UINT32_MAX; i++)
         most = most * 10 + (uint64_t)(text[i] - '0');
@@ -366,20 +381,33 @@ WEIR_FN int os_write(int fd, const void* data, size_t bytes) {
  * behind the arguments, where the kernel put them. The loader's name for that place: absent from other C
  * libraries. */
 extern __attribute__((weak)) void* __libc_stack_end;
-static const char* environment_at_start(const char* name) {
-    if (&__libc_stack_end == NULL || __libc_stack_end == NULL || getauxval(AT_SECURE) != 0) return NULL;
+static char* const* environment_strings(void) {
+    static char* const none[] = {NULL};
+    if (getauxval(AT_SECURE) != 0) return none;
+    if (environ != NULL) return environ;
+    if (&__libc_stack_end == NULL || __libc_stack_end == NULL) return none;
     const long* arguments = __libc_stack_end;
-    char* const* strings = (char* const*)__libc_stack_end + arguments[0] + 2;
-    for (; *strings != NULL; strings++) {
-        size_t i = 0;
-        while (name[i] != '\0' && (*strings)[i] == name[i]) i++;
-        if (name[i] == '\0' && (*strings)[i] == '=') return *strings + i + 1;
+    return (char* const*)__libc_stack_end + arguments[0] + 2;
+}
+
+/* What is behind `start` in the string; NULL: it starts otherwise. */
+static const char* string_behind(const char* string, const char* start) {
+    while (*start != '\0' && *string == *start) string++, start++;
+    return *start == '\0' ? string : NULL;
+}
+
+WEIR_FN const char* os_environment(const char* name) {
+    for (char* const* s = environment_strings(); *s != NULL; s++) {
+        const char* rest = string_behind(*s, name);
+        if (rest != NULL && *rest == '=') return rest + 1;
     }
     return NULL;
 }
 
-WEIR_FN const char* os_environment(const char* name) {
-    return environ == NULL ? environment_at_start(name) : secure_getenv(name);
+WEIR_FN size_t os_environment_count(const char* start) {
+    size_t count = 0;
+    for (char* const* s = environment_strings(); *s != NULL; s++) count += string_behind(*s, start) != NULL;
+    return count;
 }
 
 /* Of linux/membarrier.h, which older headers do not have. */

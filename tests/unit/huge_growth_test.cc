@@ -1,0 +1,381 @@
+// huge_growth_test.cc: a dense heap that grows is huge from the first touch (page/huge.h): where it is, where
+// it is not, that what is resident is known, and that what goes comes back by small pages. Called by ctest;
+// each test starts the heap in a child of its own, whose windows do not end by themselves.
+//
+// SPDX-License-Identifier: Apache-2.0
+#include "holes.h"
+extern "C" {
+#include "page/huge.h"
+}
+
+namespace {
+
+constexpr size_t block_bytes = 1024;
+
+// A heap of blocks, all written to.
+class Grown {
+  public:
+    explicit Grown(size_t mib, const char* options = "") {
+        windows_are_endless(options);
+        unit_attach();
+        grow(mib);
+    }
+    void grow(size_t mib) {
+        for (size_t i = 0; i < mib * MIB / block_bytes; i++) {
+            void* p = unit_alloc(block_bytes);
+            if (p == nullptr) return;
+            memset(p, 1, block_bytes);
+            blocks.push_back(p);
+        }
+    }
+    // Frees all blocks on every second page of what was allocated last.
+    void thin(size_t mib) {
+        std::vector<void*> stay(blocks.begin(), blocks.end() - static_cast<long>(mib * MIB / block_bytes));
+        for (size_t i = stay.size(); i < blocks.size(); i++) {
+            if (page_of(blocks[i]) % 2 == 0)
+                unit_free(blocks[i]);
+            else
+                stay.push_back(blocks[i]);
+        }
+        blocks = stay;
+        unit_collect();
+    }
+    std::vector<void*> blocks;
+};
+
+std::vector<unsigned char> resident_in(uintptr_t from, uintptr_t to) {
+    std::vector<unsigned char> there((to - from) >> page_shift);
+    if (!there.empty()) {
+        EXPECT_TRUE(os_resident_pages(reinterpret_cast<void*>(from), to - from, there.data()));
+    }
+    return there;
+}
+size_t resident_pages(uintptr_t from, uintptr_t to) {
+    std::vector<unsigned char> there = resident_in(from, to);
+    return static_cast<size_t>(
+        std::count_if(there.begin(), there.end(), [](unsigned char c) { return c & 1; }));
+}
+uintptr_t slice_start(uint32_t index) { return regions[0].base + (uintptr_t{index} << SLICE_SHIFT); }
+uintptr_t heap_start() { return slice_start(regions[0].first); }
+uintptr_t heap_end() { return slice_start(regions[0].frontier); }
+
+void seal() {
+    os_lock_take(&page_lock);
+    huge_seal();
+    os_lock_give(&page_lock);
+}
+
+// Pages that are resident though they are clean holes, or those of clean spans, which nobody would give back.
+size_t resident_unknown() {
+    std::vector<unsigned char> there = resident_in(heap_start(), heap_end());
+    size_t unknown = 0;
+    for (uint32_t i = regions[0].first; i < regions[0].frontier; i++) {
+        const struct slice* s = region_slices(&regions[0]) + i;
+        if (s->kind == SLICE_FREE && s->state == SPAN_CLEAN)
+            unknown += resident_pages(slice_start(i), slice_start(i + s->span_slices));
+        if (!slice_kind_is_paged(s->kind) && s->kind != SLICE_SLAB_REST) continue;
+        uint64_t state = slice_pages(s)->state;
+        for (uint32_t page = 0; page < slice_page_count(); page++)
+            if ((hole_of(state) & hole_clean(state)) >> page & 1)
+                unknown += there[(i - regions[0].first) * slice_page_count() + page] & 1;
+    }
+    return unknown;
+}
+
+bool kernel_has_huge_pages() {
+    size_t bytes;
+    return os_huge_mode(&bytes) != OS_HUGE_NEVER && bytes == 2 * MIB;
+}
+
+std::string flags_of(uintptr_t p) {
+    bool here = false;
+    std::string flags;
+    FILE* file = fopen("/proc/self/smaps", "r");
+    char line[512];
+    while (file != nullptr && fgets(line, sizeof line, file) != nullptr) {
+        uintptr_t from, to;
+        if (sscanf(line, "%lx-%lx ", &from, &to) == 2) here = p >= from && p < to;
+        if (here && strncmp(line, "VmFlags:", 8) == 0) flags = line + 8;
+    }
+    if (file != nullptr) fclose(file);
+    return flags;
+}
+
+uint64_t huge_pages_split() {
+    uint64_t count = 0;
+    FILE* file = fopen("/proc/vmstat", "r");
+    char line[128];
+    while (file != nullptr && fgets(line, sizeof line, file) != nullptr)
+        if (strncmp(line, "thp_split_page ", 15) == 0) count = strtoull(line + 15, nullptr, 10);
+    if (file != nullptr) fclose(file);
+    return count;
+}
+
+// What holds on every kernel: nothing is opened where there are no huge pages.
+void expect_none_without() {
+    EXPECT_FINE(in_child([] {
+        Grown heap(24);
+        EXPECT_EQ(huge_totals.opened, 0u);
+    }));
+}
+
+TEST_NATIVE(HugeGrowth, ADenseHeapGrowsByHugePages) {
+    if (!kernel_has_huge_pages()) return expect_none_without();
+    EXPECT_FINE(in_child([] {
+        Grown heap(7);
+        EXPECT_EQ(huge_totals.opened, 0u); // a small heap does not
+        heap.grow(33);
+        EXPECT_GE(huge_totals.opened, 12u);
+        EXPECT_GE(huge_ahead.end, regions[0].frontier);
+        EXPECT_LT(huge_ahead.end, regions[0].frontier + 32);
+        EXPECT_NE(flags_of(heap_end() - 1).find(" hg"), std::string::npos);
+        // One mapping again: the kernel's own thread fills nothing.
+        seal();
+        EXPECT_EQ(flags_of(heap_end() - 1).find(" hg"), std::string::npos);
+        EXPECT_NE(flags_of(heap_end() - 1).find(" nh"), std::string::npos);
+        for (void* p : heap.blocks) EXPECT_EQ(*static_cast<char*>(p), 1);
+        EXPECT_TRUE(span_check());
+    }));
+}
+
+TEST_NATIVE(HugeGrowth, NotWhereItIsNotAskedFor) {
+    for (const char* option : {":hugepages=never", ":hugepages=always", ":release=off"}) {
+        EXPECT_FINE(in_child([&] {
+            Grown heap(24, option);
+            EXPECT_EQ(huge_totals.opened, 0u) << option;
+        }));
+    }
+}
+
+TEST_NATIVE(HugeGrowth, NotWhereBlocksAreHardlyTouched) {
+    EXPECT_FINE(in_child([] { // one page of 64 each
+        windows_are_endless();
+        unit_attach();
+        for (int i = 0; i < 128; i++) *static_cast<char*>(unit_alloc(256 * KIB)) = 1;
+        EXPECT_EQ(huge_totals.opened, 0u);
+    }));
+    EXPECT_FINE(in_child([] { // the last slice of each is a hole but for a page
+        windows_are_endless();
+        unit_attach();
+        for (int i = 0; i < 200; i++)
+            memset(unit_alloc(2 * SLICE_BYTES - 60 * KIB), 1, 2 * SLICE_BYTES - 60 * KIB);
+        EXPECT_EQ(huge_totals.opened, 0u);
+    }));
+}
+
+// All of them is resident where an extent is huge, so that this tells nothing.
+TEST_NATIVE(HugeGrowth, NoLongerWhereBlocksFillTheirSlicesBadly) {
+    if (!kernel_has_huge_pages()) return expect_none_without();
+    EXPECT_FINE(in_child([] {
+        Grown heap(24);
+        uint64_t before = huge_totals.opened;
+        for (int i = 0; i < 200; i++) memset(unit_alloc(68 * KIB), 1, 68 * KIB);
+        EXPECT_LE(huge_totals.opened, before + 4);
+    }));
+}
+
+// Nor does a huge extent tell what blocks in it are like: small pages do, now and then.
+TEST_NATIVE(HugeGrowth, NoLongerWhereBlocksAreHardlyTouched) {
+    for (size_t bytes : {16 * KIB, 256 * KIB, 2 * MIB}) {
+        EXPECT_FINE(in_child([&] {
+            Grown heap(24);
+            size_t touched = 64 * MIB / bytes;
+            size_t before = resident_pages(heap_start(), heap_end());
+            for (size_t i = 0; i < touched; i++) *static_cast<char*>(unit_alloc(bytes)) = 1;
+            size_t after = resident_pages(heap_start(), heap_end());
+            EXPECT_LE(after, before + touched + (5 * MIB >> page_shift)) << bytes;
+        }));
+    }
+}
+
+// Small blocks tell nothing of the large ones between them.
+TEST_NATIVE(HugeGrowth, NoLongerWhereSomeBlocksAreHardlyTouched) {
+    EXPECT_FINE(in_child([] {
+        Grown heap(24);
+        size_t before = resident_pages(heap_start(), heap_end());
+        for (int i = 0; i < 24; i++) {
+            *static_cast<char*>(unit_alloc(MIB)) = 1;
+            heap.grow(2);
+        }
+        size_t after = resident_pages(heap_start(), heap_end());
+        EXPECT_LE(after, before + (54 * MIB >> page_shift));
+    }));
+}
+
+TEST_NATIVE(HugeGrowth, NoneUnderABlockOfATenthOfTheHeap) {
+    if (!kernel_has_huge_pages()) return expect_none_without();
+    EXPECT_FINE(in_child([] {
+        Grown heap(80);
+        auto* p = static_cast<char*>(unit_alloc(10 * MIB));
+        auto start = reinterpret_cast<uintptr_t>(p);
+        for (size_t at = 4 * MIB; at < 10 * MIB; at += MIB) p[at] = 1;
+        EXPECT_EQ(resident_pages(start + 4 * MIB, start + 10 * MIB), 6u);
+    }));
+}
+
+// The kernel takes what it was told of pages along.
+TEST_NATIVE(HugeGrowth, ABlockThatMovesIsOpenNoMore) {
+    if (!kernel_has_huge_pages()) return expect_none_without();
+    EXPECT_FINE(in_child([] {
+        Grown heap(40);
+        unsigned moved = 0;
+        for (int i = 0; i < 8; i++) {
+            heap.grow(2);
+            auto* p = static_cast<char*>(unit_alloc(MIB));
+            memset(p, 1, MIB);
+            bool open = flags_of(reinterpret_cast<uintptr_t>(p)).find(" hg") != std::string::npos;
+            struct slice* to = span_move(unit_slice(p), 20, MIB);
+            if (to == nullptr) continue;
+            EXPECT_EQ(flags_of(slice_address(to)).find(" hg"), std::string::npos);
+            EXPECT_EQ(*reinterpret_cast<char*>(slice_address(to) + MIB - 1), 1);
+            moved += open;
+        }
+        EXPECT_GT(moved, 0u);
+    }));
+}
+
+TEST_NATIVE(HugeGrowth, NotBehindPagesThatWereFreed) {
+    if (!kernel_has_huge_pages()) return expect_none_without();
+    EXPECT_FINE(in_child([] {
+        Grown heap(24);
+        uint64_t before = huge_totals.opened;
+        EXPECT_GT(before, 0u);
+        heap.thin(16);
+        seal();
+        // Of another class, and more than what was open.
+        for (int i = 0; i < 1200; i++) memset(unit_alloc(2048), 1, 2048);
+        EXPECT_EQ(huge_totals.opened, before);
+    }));
+}
+
+// A block that is large beside the heap may never be used as a whole.
+TEST_NATIVE(HugeGrowth, NoneUnderABlockThatIsLargeBesideTheHeap) {
+    if (!kernel_has_huge_pages()) return expect_none_without();
+    EXPECT_FINE(in_child([] {
+        Grown heap(20);
+        auto* p = static_cast<char*>(unit_alloc(40 * MIB));
+        auto start = reinterpret_cast<uintptr_t>(p);
+        for (size_t at = 4 * MIB; at < 40 * MIB; at += MIB) p[at] = 1;
+        EXPECT_EQ(resident_pages(start + 4 * MIB, start + 40 * MIB), 36u);
+    }));
+}
+
+TEST_NATIVE(HugeGrowth, WhatIsResidentIsKnown) {
+    if (!kernel_has_huge_pages()) return expect_none_without();
+    EXPECT_FINE(in_child([] {
+        Grown heap(24);
+        // Slabs of many classes, a block on each: all their other pages came with it.
+        for (size_t bytes = 1; bytes < 100; bytes++) *static_cast<char*>(unit_alloc(bytes * 80)) = 1;
+        // And what lies in front of an aligned one.
+        memset(unit_alloc_aligned(100 * KIB, 256 * KIB), 1, 100 * KIB);
+        memset(unit_alloc_aligned(100 * KIB, 512 * KIB), 1, 100 * KIB);
+        EXPECT_TRUE(huge_ahead.open);
+        EXPECT_EQ(resident_unknown(), 0u);
+        size_t before = resident_pages(heap_start(), heap_end());
+        EXPECT_TRUE(release_all());
+        size_t after = resident_pages(heap_start(), heap_end());
+        EXPECT_LT(after, before);
+        EXPECT_LT(after, (24u * MIB >> page_shift) + 700);
+    }));
+}
+
+TEST_NATIVE(HugeGrowth, WhatWentComesBackBySmallPages) {
+    if (!kernel_has_huge_pages()) return expect_none_without();
+    EXPECT_FINE(in_child([] {
+        Grown heap(24);
+        heap.thin(8);
+        EXPECT_TRUE(release_all());
+        size_t before = resident_pages(heap_start(), heap_end());
+        EXPECT_LT(before, (20u * MIB >> page_shift) + 700);
+        for (int i = 0; i < 4; i++) memset(unit_alloc(block_bytes), 1, block_bytes);
+        EXPECT_LT(resident_pages(heap_start(), heap_end()), before + 20);
+        // Nor does the heap's end, which is open no more.
+        EXPECT_EQ(huge_ahead.open, false);
+    }));
+}
+
+TEST_NATIVE(HugeGrowth, WhatGoesInPartIsSplitFirst) {
+    if (!kernel_has_huge_pages()) return expect_none_without();
+    EXPECT_FINE(in_child([] {
+        uint64_t before = huge_pages_split();
+        Grown heap(40);
+        uint64_t opened = huge_totals.opened;
+        heap.thin(16);
+        EXPECT_TRUE(release_all());
+        EXPECT_GE(huge_totals.broken, 6u);
+        EXPECT_LE(huge_totals.broken, opened);
+        if (resident_pages(heap_start(), heap_end()) < (40u * MIB >> page_shift)) {
+            EXPECT_GT(huge_pages_split(), before);
+        }
+    }));
+}
+
+TEST_NATIVE(HugeGrowth, AHeapThatGrowsNoMoreKeepsNothingBehindIt) {
+    if (!kernel_has_huge_pages()) return expect_none_without();
+    EXPECT_FINE(in_child([] {
+        Grown heap(24);
+        while (huge_ahead.end < regions[0].frontier + 4) heap.grow(1);
+        uintptr_t end = slice_start(huge_ahead.end);
+        *reinterpret_cast<volatile char*>(heap_end()) = 0; // as a neighbour in the same extent would
+        EXPECT_GT(resident_pages(heap_end(), end), 0u);
+        EXPECT_TRUE(huge_due());
+        huge_settle();
+        heap.grow(0);
+        huge_settle();
+        EXPECT_EQ(resident_pages(heap_end(), end), 0u);
+        EXPECT_EQ(huge_ahead.end, 0u);
+        EXPECT_FALSE(huge_due());
+        heap.grow(8); // and goes on
+        EXPECT_GT(huge_ahead.end, 0u);
+        EXPECT_TRUE(span_check());
+    }));
+}
+
+TEST_NATIVE(HugeGrowth, OpenMemoryReadsAsZero) {
+    if (!kernel_has_huge_pages()) return expect_none_without();
+    EXPECT_FINE(in_child([] {
+        Grown heap(40);
+        uint64_t before = huge_totals.opened;
+        for (int i = 0; i < 16; i++) {
+            bool zeroed = false;
+            auto* p = static_cast<char*>(unit_alloc_zeroable(700 * KIB, &zeroed));
+            EXPECT_TRUE(zeroed);
+            EXPECT_EQ(std::count(p, p + 700 * KIB, 0), static_cast<long>(700 * KIB));
+            memset(p, 1, 700 * KIB);
+        }
+        EXPECT_GT(huge_totals.opened, before);
+    }));
+}
+
+// Address space that is given back is not asked for again.
+TEST_NATIVE(HugeGrowth, NothingIsAheadOfAHeapThatWasCut) {
+    if (!kernel_has_huge_pages()) return expect_none_without();
+    EXPECT_FINE(in_child([] {
+        Grown heap(24);
+        while (huge_ahead.end == regions[0].frontier) heap.grow(1);
+        uintptr_t end = heap_end();
+        span_trim();
+        EXPECT_EQ(huge_ahead.end, 0u);
+        void* other = mmap(reinterpret_cast<void*>(end), MIB, PROT_READ | PROT_WRITE,
+                           MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1, 0);
+        ASSERT_EQ(other, reinterpret_cast<void*>(end));
+        memset(other, 7, MIB);
+        huge_settle();
+        huge_settle();
+        EXPECT_EQ(std::count(static_cast<char*>(other), static_cast<char*>(other) + MIB, 7),
+                  static_cast<long>(MIB));
+    }));
+}
+
+TEST(HugeGrowth, AKernelThatRefusesServes) {
+    EXPECT_FINE(in_child([] {
+        windows_are_endless();
+        unit_attach();
+        os_fault_hook = [](enum os_call call) { return call == OS_OTHER; };
+        for (int i = 0; i < 24 * 1024; i++) memset(unit_alloc(block_bytes), 1, block_bytes);
+        EXPECT_EQ(huge_totals.opened, 0u);
+        EXPECT_TRUE(span_check());
+    }));
+}
+
+} // namespace

@@ -1,0 +1,528 @@
+// remote_test.cc: blocks that other threads free: they come home, or go to who has a use for them; owners
+// that sleep, slabs without one. Called by ctest; each test starts the heap in a child of its own.
+//
+// SPDX-License-Identifier: Apache-2.0
+#include "workers.h"
+extern "C" {
+#include "page/huge.h"
+}
+#include <atomic>
+#include <cstdlib>
+#include <set>
+
+namespace {
+
+TEST(Remote, FreesOfAnothersBlocksComeHome) {
+    EXPECT_FINE(in_child([] {
+        unit_attach();
+        Worker owner;
+        std::vector<void*> all;
+        for (size_t size : {16u, 48u, 1000u, 5000u, 60000u, 100000u}) {
+            owner.does([&] { all = many(500, size); });
+            for (void* p : all) unit_free(p);
+            unit_collect();
+            owner.does([] { unit_collect(); }); // what waits in its bins counts as live otherwise
+            EXPECT_GE(unit_check_slabs(), 0);
+            EXPECT_EQ(census().live_blocks, 0u) << size;
+            // The owner goes on with what came back.
+            owner.does([&] {
+                std::vector<void*> again = many(500, size);
+                EXPECT_EQ(std::set<void*>(again.begin(), again.end()).size(), 500u);
+                for (void* p : again) unit_free(p);
+            });
+        }
+        EXPECT_GT(census().remote_frees, 400u);
+        owner.end();
+        expect_nothing_left();
+    }));
+}
+
+TEST(Remote, OwnerTakesInWhatOthersFreed) {
+    EXPECT_FINE(in_child([] {
+        unit_attach();
+        Worker owner;
+        std::vector<void*> all;
+        owner.does([&] { all = many(100, 64); });
+        struct slice* s = unit_slice(all[0]);
+        for (int i = 0; i < 32; i++) unit_free(all[static_cast<size_t>(i)]); // an outbox's worth
+        EXPECT_EQ(unit_remote_count(s), 32u);
+        EXPECT_FALSE(unit_is_mine(s));
+        uint32_t used = unit_used(s);
+        owner.does([&] { unit_free(all[40]); }); // nudged: the free looks
+        EXPECT_EQ(unit_remote_count(s), 0u);
+        EXPECT_EQ(unit_used(s), used - 33);
+        EXPECT_GE(unit_check_slabs(), 0);
+    }));
+}
+
+// Partly used slabs of an owner that never runs again: when others free the rest, the slabs go.
+TEST(Remote, EmptiedSlabsOfASleeperAreReleased) {
+    for (size_t size : {64u, 1000u, 9000u})
+        EXPECT_FINE(in_child([&] {
+            core_options.dirty_max = 1 * MIB;
+            core_options.sparse_max = 0;
+            unit_attach();
+            Worker sleeper;
+            const size_t slabs = 100;
+            const struct size_class& k = size_classes[class_of(size)];
+            const size_t slab_bytes = size_t{k.slices} << SLICE_SHIFT;
+            std::vector<void*> rest;
+            sleeper.does([&] {
+                std::vector<void*> all = many(slabs * k.capacity, size);
+                for (size_t i = 0; i < all.size(); i++) {
+                    if (i % k.capacity == 3)
+                        unit_free(all[i]); // now each slab is the sleeper's own again, and listed
+                    else
+                        rest.push_back(all[i]);
+                }
+            });
+            uint64_t live_before = span_totals.live;
+            uint64_t resident_before, resident, peak;
+            os_resident(&resident_before, &peak);
+            EXPECT_GE(live_before, slabs * slab_bytes);
+            for (void* p : rest) unit_free(p);
+            unit_collect(); // outboxes
+            os_resident(&resident, &peak);
+            struct unit_figures f = census();
+            EXPECT_EQ(f.live_blocks, 0u);
+            EXPECT_LE(f.slabs, 1u);
+            EXPECT_LE(span_totals.live, f.meta_bytes + slab_bytes);
+            EXPECT_LE(span_totals.dirty, 1 * MIB);
+            EXPECT_TRUE(unit_sanitized || resident <= resident_before - slabs * slab_bytes * 3 / 4);
+            EXPECT_TRUE(span_check());
+            EXPECT_GE(unit_check_slabs(), 0);
+            sleeper.does([&] { // wakes after all, with its lists in order
+                for (void* p : many(1000, size)) unit_free(p);
+            });
+            sleeper.end();
+            expect_nothing_left();
+        }));
+}
+
+// Full slabs have no owner: whoever frees into one first takes it over, whoever made it.
+TEST(Remote, FullSlabsAreTakenOverByTheirFirstFreer) {
+    EXPECT_FINE(in_child([] {
+        unit_attach();
+        Worker sleeper;
+        std::vector<void*> all;
+        const struct size_class& k = size_classes[class_of(256)];
+        sleeper.does([&] { all = many(k.capacity * 4 + 1, 256); });
+        struct slice* s = unit_slice(all[0]);
+        EXPECT_TRUE(unit_is_unowned(s));
+        EXPECT_EQ(s->owner, nullptr);
+        unit_free(unit_alloc(256)); // a thread that has a use for it
+        unit_free(all[0]);
+        EXPECT_FALSE(unit_is_unowned(s));
+        EXPECT_TRUE(unit_is_mine(s));
+        EXPECT_EQ(unit_remote_count(s), 0u);
+        EXPECT_EQ(unit_used(s), s->built - 1u);
+        for (unsigned i = 1; i < class_enough(&k); i++) unit_free(all[i]);
+        unsigned inside = 0;
+        for (void* p : many(k.capacity, 256)) inside += unit_slice(p) == s;
+        EXPECT_EQ(inside, class_enough(&k)); // the adopted slab serves its new owner
+        EXPECT_GE(unit_check_slabs(), 0);
+    }));
+}
+
+// `frees` are by a thread that never took a block of the class; `attached`: but of others.
+void nobody_needs(bool attached) {
+    unit_attach();
+    const struct size_class& k = size_classes[class_of(256)];
+    const unsigned enough = class_enough(&k);
+    std::vector<void*> all = many(k.capacity * 2 + 1, 256);
+    struct slice* s = unit_slice(all[0]);
+    struct slice* t = unit_slice(all[k.capacity]);
+    Worker other;
+    unsigned freed = 0;
+    auto frees = [&](unsigned count) {
+        other.does([&, count] {
+            if (attached && freed == 0) unit_free(unit_alloc(64));
+            for (unsigned i = 0; i < count; i++) unit_free(all[freed++]);
+        });
+    };
+    frees(enough - 1);
+    EXPECT_TRUE(unit_is_unowned(s));
+    EXPECT_FALSE(unit_is_orphan(s));
+    EXPECT_EQ(unit_remote_count(s), enough - 1);
+    frees(1); // enough: whoever needs a list finds it
+    EXPECT_TRUE(unit_is_unowned(s));
+    EXPECT_TRUE(unit_is_orphan(s));
+    EXPECT_EQ(unit_remote_count(s), enough);
+    EXPECT_EQ(census().remote_frees, enough);
+    EXPECT_GE(unit_check_slabs(), 0);
+    frees(k.capacity - enough - 1);
+    EXPECT_EQ(unit_remote_count(s), k.capacity - 1);
+    frees(1); // and the last one ends it
+    EXPECT_NE(s->kind, SLICE_SLAB);
+    EXPECT_TRUE(unit_is_unowned(t));
+    frees(enough);
+    EXPECT_TRUE(unit_is_orphan(t));
+    std::vector<void*> more = many(k.capacity - 1 + enough, 256);
+    unsigned inside = 0;
+    for (void* p : more) inside += unit_slice(p) == t;
+    EXPECT_EQ(inside, enough);
+    EXPECT_EQ(census().remote_frees, freed);
+    frees(k.capacity - enough);
+    other.end();
+    EXPECT_GE(unit_check_slabs(), 0);
+    unit_free(all.back());
+    for (void* p : more) unit_free(p);
+    expect_nothing_left();
+}
+
+TEST(Remote, WhatComesBackByAThreadWithoutAHeapWaitsForOthers) {
+    EXPECT_FINE(in_child([] { nobody_needs(false); }));
+}
+TEST(Remote, WhatComesBackByAThreadThatHasNoUseForItWaitsForOthers) {
+    EXPECT_FINE(in_child([] { nobody_needs(true); }));
+}
+
+TEST(Remote, WhatWaitsAtNobodysSlabIsSortedByVisitors) {
+    EXPECT_FINE(in_child([] {
+        unit_attach();
+        const struct size_class& k = size_classes[class_of(512)];
+        std::vector<void*> all = many(k.capacity * 2 + 1, 512);
+        struct slice* s = unit_slice(all[0]);
+        Worker other;
+        other.does([&] {
+            for (unsigned i = 0; i < 9; i++) unit_free(all[i]); // the first page's, and one more
+        });
+        EXPECT_TRUE(unit_is_unowned(s));
+        EXPECT_EQ(unit_remote_count(s), 9u);
+        unit_visit(true);
+        EXPECT_EQ(unit_remote_count(s), 0u);
+        EXPECT_TRUE(unit_is_unowned(s));
+        EXPECT_TRUE(unit_is_orphan(s));
+        EXPECT_EQ(s->built, k.capacity - 8u); // its first page is a hole
+        EXPECT_GE(unit_check_slabs(), 0);
+        other.end();
+        for (size_t i = 9; i < all.size(); i++) unit_free(all[i]);
+        expect_nothing_left();
+    }));
+}
+
+// A cache from which another thread throws out at random: the blocks that stay are strewn over no more slabs
+// than they need.
+TEST(Remote, WhatOthersFreeAtRandomIsUsedAgain) {
+    for (size_t size : {64u, 512u, 1000u})
+        EXPECT_FINE(in_child([=] {
+            enum { live = 2 << 20, batch = 64, turns = 3 };
+            unit_attach();
+            Worker ender;
+            std::vector<void*> cache = many(static_cast<unsigned>(live / size), size);
+            Random random(1);
+            std::vector<void*> out;
+            for (unsigned i = 0; i < turns * cache.size(); i++) {
+                void*& slot = cache[random.below(static_cast<unsigned>(cache.size()))];
+                out.push_back(slot);
+                slot = unit_alloc(size);
+                if (out.size() < batch) continue;
+                ender.does([&] {
+                    for (void* p : out) unit_free(p);
+                });
+                out.clear();
+            }
+            EXPECT_LT(span_totals.live, live + live / 2);
+            for (void* p : out) unit_free(p);
+            for (void* p : cache) unit_free(p);
+            ender.end();
+            expect_nothing_left();
+        }));
+}
+
+// Slabs of blocks that others free, as `count` blocks of `size` bytes have them.
+std::set<struct slice*> passed_slabs(Worker& ender, size_t count, size_t size, std::vector<void*>& all) {
+    all = many(8, size);
+    ender.does([&] {
+        for (void* p : all) unit_free(p);
+    });
+    all = many(count, size);
+    std::set<struct slice*> slabs;
+    for (void* p : all) slabs.insert(unit_slice(p));
+    return slabs;
+}
+unsigned given_up(const std::set<struct slice*>& slabs) {
+    unsigned early = 0;
+    for (struct slice* s : slabs)
+        early += unit_is_unowned(s) && s->built < size_classes[s->size_class].capacity;
+    return early;
+}
+
+// Among many threads, what others free is given up slab by slab, long before a slab is full, for whoever
+// needs it when a quarter of it has come back.
+TEST(Remote, OthersHaveWhatAProducerPassedOn) {
+    EXPECT_FINE(in_child([] {
+        enum { size = 512, from = 8192, batch = 200, a_slab = from / size };
+        unit_attach();
+        Crowd crowd = crowd_of(10);
+        Worker ender, second;
+        std::vector<void*> all;
+        for (unsigned round = 0; round < 3; round++) {
+            std::set<struct slice*> slabs = passed_slabs(ender, batch, size, all);
+            EXPECT_EQ(given_up(slabs), batch / a_slab) << round;
+            struct slice* s = unit_slice(all[0]);
+            ASSERT_TRUE(unit_is_unowned(s));
+            ASSERT_EQ(s->built, a_slab + 0u);
+            unsigned back = 0;
+            for (unsigned i = 0; i < batch; i++) {
+                if (unit_slice(all[i]) != s) continue;
+                back++;
+                EXPECT_EQ(unit_remote_count(s), back - 1);
+                EXPECT_FALSE(unit_is_orphan(s));
+                ender.does([&] { unit_free(all[i]); });
+                all[i] = nullptr;
+                if (back == a_slab / 4) break;
+            }
+            EXPECT_TRUE(unit_is_orphan(s));
+            second.does([&] {
+                std::vector<void*> some = many(a_slab / 4, size);
+                for (void* p : some) EXPECT_EQ(unit_slice(p), s);
+                for (void* p : some) unit_free(p);
+                struct slice* other =
+                    unit_slice(all[batch / 2]); // a thread that uses the class has it at once
+                EXPECT_TRUE(unit_is_unowned(other));
+                unit_free(all[batch / 2]);
+                EXPECT_TRUE(unit_is_mine(other));
+                EXPECT_GE(unit_check_slabs(), 0);
+                all[batch / 2] = nullptr;
+                unit_collect();
+            });
+            for (void* p : all)
+                if (p != nullptr) unit_free(p);
+            unit_collect();
+        }
+        crowd.clear();
+        second.end();
+        ender.end();
+        expect_nothing_left();
+    }));
+}
+
+// Of few threads each keeps its slab.
+TEST(Remote, FewThreadsFillTheirSlabs) {
+    EXPECT_FINE(in_child([] {
+        unit_attach();
+        Worker ender;
+        std::vector<void*> all;
+        EXPECT_EQ(given_up(passed_slabs(ender, 200, 512, all)), 0u);
+    }));
+}
+
+// What is not built of slabs that were given up is addresses without use: only so many are.
+TEST(Remote, SoManySlabsAreGivenUpEarly) {
+    EXPECT_FINE(in_child([] {
+        enum { size = 512, live = 24 << 20, most = 64 << 20, batch = 64 };
+        unit_attach();
+        Crowd crowd = crowd_of(10);
+        Worker ender;
+        std::vector<void*> cache;
+        for (unsigned round = 0; round < 2; round++) {
+            unsigned early = given_up(passed_slabs(ender, live / size, size, cache));
+            EXPECT_GE(early, most / SLICE_BYTES * 9u / 10) << round; // none of the last round's counts
+            EXPECT_LE(early, most / SLICE_BYTES + 0u);
+            EXPECT_LT(span_totals.live, live + most + live / 8u);
+            std::vector<void*> out;
+            Random random(1);
+            for (unsigned i = 0; i < unit_rounds(cache.size()); i++) {
+                void*& slot = cache[random.below(static_cast<unsigned>(cache.size()))];
+                out.push_back(slot);
+                slot = unit_alloc(size);
+                if (out.size() < batch) continue;
+                ender.does([&] {
+                    for (void* p : out) unit_free(p);
+                });
+                out.clear();
+            }
+            EXPECT_LT(span_totals.live, live + most + live / 8u);
+            EXPECT_LT(census().cached_bytes, live / 6u);
+            EXPECT_GE(unit_check_slabs(), 0);
+            ender.does([&] {
+                for (void* p : out) unit_free(p);
+                for (void* p : cache) unit_free(p);
+            });
+            unit_collect();
+            unit_visit(true);
+        }
+        crowd.clear();
+        ender.end();
+        expect_nothing_left();
+    }));
+}
+
+// Where all that slabs have is resident, or addresses are limited, none is given up before it is full.
+void expect_none_given_up() {
+    unit_attach();
+    Crowd crowd = crowd_of(10);
+    Worker ender;
+    std::vector<void*> all;
+    EXPECT_EQ(given_up(passed_slabs(ender, 200, 512, all)), 0u);
+}
+
+TEST(Remote, WhereSlabsAreResidentTheyAreFilled) {
+    EXPECT_FINE(in_child([] {
+        core_options.hugepages = HUGE_ALWAYS;
+        expect_none_given_up();
+    }));
+}
+
+TEST_UNEMULATED(Remote, WhereMemoryIsLimitedSlabsAreFilled) { // an emulator takes no such limit
+    EXPECT_FINE(in_child([] {
+        struct rlimit limit;
+        getrlimit(RLIMIT_DATA, &limit);
+        limit.rlim_cur = 1ul << 62;
+        ASSERT_EQ(setrlimit(RLIMIT_DATA, &limit), 0);
+        expect_none_given_up();
+    }));
+}
+
+// The last block of a slab but one comes back twice, by a thread without a heap: the other one stays what it
+// is, and the owner reports.
+TEST(Remote, ASlabIsNotGoneForABlockThatCameBackTwice) {
+    Ended ended = in_child([] {
+        unit_attach();
+        std::vector<void*> all = many(4 * size_classes[class_of(64)].capacity, 64);
+        struct slice* s = unit_slice(all[0]);
+        std::vector<void*> two;
+        for (void* p : all) {
+            if (unit_slice(p) != s) continue;
+            if (two.size() < 2)
+                two.push_back(p);
+            else
+                unit_free(p);
+        }
+        memset(two[0], 1, 64);
+        std::thread([&] {
+            unit_free(two[1]);
+            unit_free(two[1]);
+        }).join();
+        for (unsigned i = 0; i < 64; i++)
+            if (static_cast<char*>(two[0])[i] != 1) _exit(3);
+        unit_collect();
+        for (unsigned i = 0; i < 5000; i++)
+            if (unit_alloc(64) == two[0]) _exit(4);
+        _exit(0);
+    });
+    EXPECT_TRUE(ended.aborted()) << ended.printed;
+    EXPECT_NE(ended.printed.find("weir: double-free"), std::string::npos) << ended.printed;
+}
+
+// A thread that frees itself keeps its slab, also where others did before.
+TEST(Remote, WhoFreesItselfKeepsItsSlab) {
+    EXPECT_FINE(in_child([] {
+        unit_attach();
+        Worker ender;
+        std::vector<void*> all = many(8, 128);
+        ender.does([&] {
+            for (void* p : all) unit_free(p);
+        });
+        all = many(40, 128); // those 8 among them
+        for (void* p : all) unit_free(p);
+        all = many(300, 128);
+        std::set<struct slice*> slabs;
+        for (void* p : all) slabs.insert(unit_slice(p));
+        EXPECT_EQ(slabs.size(), 1u);
+        for (void* p : all) unit_free(p);
+        ender.end();
+        expect_nothing_left();
+    }));
+}
+
+// Among many threads, a bin gets a part of what others freed, and visitors see the rest.
+TEST(Remote, ManyThreadsBinsAreShort) {
+    EXPECT_FINE(in_child([] {
+        enum { size = 64, count = 400, others = 10 };
+        unit_attach();
+        Crowd crowd;
+        for (unsigned few : {1u, 0u}) {
+            if (few == 0) crowd = crowd_of(others);
+            Worker maker, ender;
+            std::vector<void*> all, again;
+            maker.does([&] { all = many(count, size); });
+            struct slice* s = unit_slice(all[0]);
+            ender.does([&] {
+                for (void* p : all) unit_free(p);
+            });
+            maker.does([&] { again = many(count / 2, size); }); // whatever the bin had, then what came back
+            EXPECT_EQ(unit_used(s) == s->built, few == 1) << few;
+            EXPECT_GE(unit_check_slabs(), 0);
+            maker.does([&] {
+                for (void* p : again) unit_free(p);
+            });
+        }
+        crowd.clear();
+        expect_nothing_left();
+    }));
+}
+
+// A heap that is small has its active slabs for itself; where there are many, a smaller one is not.
+TEST_NATIVE(Remote, ManySmallHeapsAreVisited) {
+    EXPECT_FINE(in_child([] {
+        enum { size = 256, bytes = 150 << 10, others = 20 };
+        unit_attach();
+        Crowd crowd;
+        for (unsigned few : {1u, 0u}) {
+            if (few == 0) crowd = crowd_of(others);
+            std::vector<void*> all = many(bytes / size, size);
+            for (size_t i = 0; i < all.size(); i += 2) unit_free(all[i]); // its slabs are its own again
+            void* last = nullptr;
+            for (size_t i = 0; i < 200; i += 2) last = all[i] = unit_alloc(size);
+            for (size_t i = 200; i < all.size(); i += 2) all[i] = nullptr;
+            EXPECT_EQ(unit_slice(last)->listed != 0, few == 0) << few << " " << int(unit_slice(last)->listed);
+            for (void* p : all)
+                if (p != nullptr) unit_free(p);
+            unit_collect();
+        }
+        crowd.clear();
+        expect_nothing_left();
+    }));
+}
+
+// Producers and those that only free: no block is lost, none is given twice, and what all gave back is found
+// by its producers, or goes.
+TEST(Remote, ManyThatOnlyFree) {
+    EXPECT_FINE(in_child([] {
+        enum { makers = 2, enders = 3, rounds = 60, batch = 400 };
+        unit_attach();
+        struct Batch {
+            std::atomic<unsigned> turn{0}; // even: it is to be filled, odd: emptied
+            void* blocks[batch];
+        };
+        static Batch batches[8];
+        static std::atomic<unsigned> made{0}, ended{0};
+        std::vector<std::thread> threads;
+        for (unsigned t = 0; t < makers; t++)
+            threads.emplace_back([t] {
+                unit_attach();
+                for (unsigned n; (n = made.fetch_add(1)) < rounds;) {
+                    Batch& b = batches[n % 8];
+                    while (b.turn.load(std::memory_order_acquire) != n / 8 * 2) std::this_thread::yield();
+                    for (unsigned i = 0; i < batch; i++) {
+                        size_t size = 16 + 48 * (i % 9) + 2048 * (i % 50 == 0);
+                        b.blocks[i] = unit_alloc(size);
+                        memset(b.blocks[i], static_cast<int>(t + 1), size);
+                    }
+                    b.turn.store(n / 8 * 2 + 1, std::memory_order_release);
+                }
+                unit_detach();
+            });
+        for (unsigned t = 0; t < enders; t++)
+            threads.emplace_back([] {
+                for (unsigned n; (n = ended.fetch_add(1)) < rounds;) {
+                    Batch& b = batches[n % 8];
+                    while (b.turn.load(std::memory_order_acquire) != n / 8 * 2 + 1) std::this_thread::yield();
+                    for (unsigned i = 0; i < batch; i++) {
+                        size_t size = 16 + 48 * (i % 9);
+                        const unsigned char* p = static_cast<unsigned char*>(b.blocks[i]);
+                        if (p[0] != p[size - 1] || p[0] == 0 || p[0] > makers) abort();
+                        unit_free(b.blocks[i]);
+                    }
+                    b.turn.store(n / 8 * 2 + 2, std::memory_order_release);
+                }
+            });
+        for (std::thread& t : threads) t.join();
+        EXPECT_GE(unit_check_slabs(), 0);
+        expect_nothing_left();
+    }));
+}
+
+} // namespace
