@@ -4,40 +4,13 @@
 //
 // SPDX-License-Identifier: Apache-2.0
 #include "holes.h"
+#include "huge_pages.h"
 #include <map>
 extern "C" {
 #include "page/huge.h"
 }
 
 namespace {
-
-struct Mapping {
-    size_t huge_kib = 0;
-    std::string flags;
-};
-// The mapping that holds p, as the kernel describes it.
-Mapping mapping_of(const void* p) {
-    Mapping found;
-    bool here = false;
-    FILE* file = fopen("/proc/self/smaps", "r");
-    char line[512];
-    while (file != nullptr && fgets(line, sizeof line, file) != nullptr) {
-        uintptr_t from, to;
-        if (sscanf(line, "%lx-%lx ", &from, &to) == 2)
-            here = reinterpret_cast<uintptr_t>(p) >= from && reinterpret_cast<uintptr_t>(p) < to;
-        if (here && strncmp(line, "AnonHugePages:", 14) == 0)
-            found.huge_kib = strtoul(line + 14, nullptr, 10);
-        if (here && strncmp(line, "VmFlags:", 8) == 0) found.flags = line + 8;
-    }
-    if (file != nullptr) fclose(file);
-    return found;
-}
-bool has_flag(const void* p, const char* flag) { return mapping_of(p).flags.find(flag) != std::string::npos; }
-
-bool kernel_has_huge_pages() {
-    size_t bytes;
-    return os_huge_mode(&bytes) != OS_HUGE_NEVER && bytes == 2 * MIB;
-}
 
 // A heap of 1 KiB blocks, four to a page of 4 KiB.
 class Heap {

@@ -201,27 +201,34 @@ TEST(Remote, WhatWaitsAtNobodysSlabIsSortedByVisitors) {
     }));
 }
 
+// Throws out at random, as a cache does: for `turns` blocks that are put in as many go, which `ender` frees a
+// batch at a time. What is still to be freed stays in `out`.
+void turn_over(std::vector<void*>& cache, size_t size, size_t turns, Worker& ender, std::vector<void*>& out) {
+    enum { batch = 64 };
+    Random random(1);
+    for (size_t i = 0; i < turns; i++) {
+        void*& slot = cache[random.below(static_cast<unsigned>(cache.size()))];
+        out.push_back(slot);
+        slot = unit_alloc(size);
+        if (out.size() < batch) continue;
+        ender.does([&] {
+            for (void* p : out) unit_free(p);
+        });
+        out.clear();
+    }
+}
+
 // A cache from which another thread throws out at random: the blocks that stay are strewn over no more slabs
 // than they need.
 TEST(Remote, WhatOthersFreeAtRandomIsUsedAgain) {
     for (size_t size : {64u, 512u, 1000u})
         EXPECT_FINE(in_child([=] {
-            enum { live = 2 << 20, batch = 64, turns = 3 };
+            enum { live = 2 << 20, turns = 3 };
             unit_attach();
             Worker ender;
             std::vector<void*> cache = many(static_cast<unsigned>(live / size), size);
-            Random random(1);
             std::vector<void*> out;
-            for (unsigned i = 0; i < turns * cache.size(); i++) {
-                void*& slot = cache[random.below(static_cast<unsigned>(cache.size()))];
-                out.push_back(slot);
-                slot = unit_alloc(size);
-                if (out.size() < batch) continue;
-                ender.does([&] {
-                    for (void* p : out) unit_free(p);
-                });
-                out.clear();
-            }
+            turn_over(cache, size, turns * cache.size(), ender, out);
             EXPECT_LT(span_totals.live, live + live / 2);
             for (void* p : out) unit_free(p);
             for (void* p : cache) unit_free(p);
@@ -311,7 +318,7 @@ TEST(Remote, FewThreadsFillTheirSlabs) {
 // What is not built of slabs that were given up is addresses without use: only so many are.
 TEST(Remote, SoManySlabsAreGivenUpEarly) {
     EXPECT_FINE(in_child([] {
-        enum { size = 512, live = 24 << 20, most = 64 << 20, batch = 64 };
+        enum { size = 512, live = 24 << 20, most = 64 << 20 };
         unit_attach();
         Crowd crowd = crowd_of(10);
         Worker ender;
@@ -322,17 +329,7 @@ TEST(Remote, SoManySlabsAreGivenUpEarly) {
             EXPECT_LE(early, most / SLICE_BYTES + 0u);
             EXPECT_LT(span_totals.live, live + most + live / 8u);
             std::vector<void*> out;
-            Random random(1);
-            for (unsigned i = 0; i < unit_rounds(cache.size()); i++) {
-                void*& slot = cache[random.below(static_cast<unsigned>(cache.size()))];
-                out.push_back(slot);
-                slot = unit_alloc(size);
-                if (out.size() < batch) continue;
-                ender.does([&] {
-                    for (void* p : out) unit_free(p);
-                });
-                out.clear();
-            }
+            turn_over(cache, size, unit_rounds(cache.size()), ender, out);
             EXPECT_LT(span_totals.live, live + most + live / 8u);
             EXPECT_LT(census().cached_bytes, live / 6u);
             EXPECT_GE(unit_check_slabs(), 0);

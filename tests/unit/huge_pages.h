@@ -1,0 +1,44 @@
+// huge_pages.h: what the kernel says of huge pages: whether it has them, and of a mapping how many and what
+// it was advised. For the tests of page/huge.h. It deliberately knows nothing of the heap.
+//
+// SPDX-License-Identifier: Apache-2.0
+#ifndef WEIR_TESTS_UNIT_HUGE_PAGES_H
+#define WEIR_TESTS_UNIT_HUGE_PAGES_H
+
+#include "glue.h"
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <string>
+
+inline bool kernel_has_huge_pages() {
+    size_t bytes;
+    return os_huge_mode(&bytes) != OS_HUGE_NEVER && bytes == 2 * MIB;
+}
+
+struct Mapping {
+    size_t huge_kib = 0;
+    std::string flags;
+};
+// The mapping that holds p, as the kernel describes it.
+inline Mapping mapping_of(const void* p) {
+    Mapping found;
+    bool here = false;
+    FILE* file = fopen("/proc/self/smaps", "r");
+    char line[512];
+    while (file != nullptr && fgets(line, sizeof line, file) != nullptr) {
+        uintptr_t from, to;
+        if (sscanf(line, "%lx-%lx ", &from, &to) == 2)
+            here = reinterpret_cast<uintptr_t>(p) >= from && reinterpret_cast<uintptr_t>(p) < to;
+        if (here && strncmp(line, "AnonHugePages:", 14) == 0)
+            found.huge_kib = strtoul(line + 14, nullptr, 10);
+        if (here && strncmp(line, "VmFlags:", 8) == 0) found.flags = line + 8;
+    }
+    if (file != nullptr) fclose(file);
+    return found;
+}
+inline bool has_flag(const void* p, const char* flag) {
+    return mapping_of(p).flags.find(flag) != std::string::npos;
+}
+
+#endif
