@@ -60,10 +60,9 @@ static struct {
 } huge_found;
 
 /* Huge from the first touch: a part of what is in use at a time, and above GROWTH_FEW extents a smaller one,
- * where of the pages of so many last extents no more than one in PARTS is not in use. No more than one in
- * UNTOLD, or so many for one that tells, are as nobody knows. */
+ * where of the pages of so many last extents no more than one in PARTS is not in use. */
 enum { GROWTH_SHARE = 4, GROWTH_FEW = 2, GROWTH_SHARE_MANY = 16 };
-enum { DENSE_EXTENTS = 2, DENSE_PARTS = 8, DENSE_UNTOLD = 16, UNTOLD_FOR_ONE = 2, PAGE_SHIFT_MIN = 12 };
+enum { DENSE_EXTENTS = 2, DENSE_PARTS = 8, PAGE_SHIFT_MIN = 12 };
 
 struct extent_state {
     uint32_t holes; /* pages in slabs */
@@ -295,19 +294,34 @@ static void look_around(void) {
 /* Pages that blocks lie on, or did, in the last extents in front of the frontier. */
 struct density {
     uint32_t slices;
-    uint32_t pages;  /* in spans that are not free, and that tell */
-    uint32_t used;   /* of them */
-    uint32_t large;  /* of them; those of blocks that may be larger than a page, */
-    uint32_t untold; /* and such that do not tell */
+    uint32_t pages; /* in spans that are not free */
+    uint32_t used;  /* of them */
 };
 
-/* All of a huge extent is resident, whether it was touched or not. */
-static bool extent_tells(uintptr_t address) { return extents[extent_of(address)] <= EXTENT_AGE; }
 static bool has_small_blocks(const struct slice* s, uint8_t kind) {
     return kind == SLICE_SLAB && load_relaxed(&s->small_class) >= 0;
 }
 
-/* `there`: which pages are resident; NULL: as if all were, and told. */
+/* Whether the page was ever written to, as far as it can be told: it does not read as zero. False also where
+ * the kernel does not say. The kernel reads it, since the program may have made it inaccessible. */
+static bool page_is_written(uintptr_t page) {
+    enum { page_bytes = 1 << PAGE_SHIFT_MIN };
+    WEIR_WIDE(huge_peek) static uint64_t copy[page_bytes / sizeof(uint64_t)]; /* Sync: the page lock */
+    uint64_t any = 0;
+    if (!os_peek((const void*)page, copy, page_bytes)) return false;
+    for (size_t i = 0; i < page_bytes / sizeof *copy; i++) any |= copy[i], copy[i] = 0;
+    return any != 0;
+}
+
+/* In a huge extent all pages are resident, written to or not: one of the slice's stands for all of `used`. */
+static bool slice_is_written(const struct slice* s, uint32_t used) {
+    uint32_t from = slice_index(s) * 5 % slice_page_count(); /* any of them, as it comes */
+    uint32_t behind = used & ~0u << from;
+    uint32_t page = (uint32_t)__builtin_ctz(behind != 0 ? behind : used);
+    return page_is_written(slice_address(s) + ((uintptr_t)page << page_shift));
+}
+
+/* `there`: which pages are resident; NULL: as if all were, and written to. */
 static struct density density_of(const struct slice* s, uint32_t slices, const unsigned char* there) {
     struct density d = {.slices = slices};
     uint32_t pages = slice_page_count();
@@ -323,16 +337,15 @@ static struct density density_of(const struct slice* s, uint32_t slices, const u
             last = i + s[i].span_slices - 1;
             behind = hole_of(load_relaxed(&slice_pages(s + i)->state));
         }
-        if (there != NULL && !has_small_blocks(s + i, kind)) {
-            bool tells = extent_tells(slice_address(s + i));
-            *(tells ? &d.large : &d.untold) += pages;
-            if (!tells) continue;
-        }
         uint32_t used = kind == SLICE_FENCE ? 0 : hole_all();
         if (i == last) used &= ~behind;
         if (kind_is_slab(kind)) used &= ~hole_of(load_relaxed(&slice_pages(s + i)->state));
         for (uint32_t page = 0; page < pages && there != NULL; page++)
             if ((there[i * pages + page] & 1) == 0) used &= ~(1u << page);
+        /* Slabs of small blocks are built page by page, as they are used. */
+        if (there != NULL && used != 0 && !has_small_blocks(s + i, kind) &&
+            extents[extent_of(slice_address(s + i))] > EXTENT_AGE && !slice_is_written(s + i, used))
+            used = 0;
         d.pages += pages;
         d.used += (uint32_t)__builtin_popcount(used);
     }
@@ -341,8 +354,7 @@ static struct density density_of(const struct slice* s, uint32_t slices, const u
 
 static bool is_dense(struct density d) {
     uint32_t all = d.slices * slice_page_count();
-    return (d.untold <= all / DENSE_UNTOLD || d.untold <= UNTOLD_FOR_ONE * d.large) && d.pages >= all / 4 &&
-           d.used >= d.pages / DENSE_PARTS * (DENSE_PARTS - 1);
+    return d.pages >= all / 4 && d.used >= d.pages / DENSE_PARTS * (DENSE_PARTS - 1);
 }
 
 static bool heap_is_dense(void) {

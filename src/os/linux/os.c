@@ -212,6 +212,14 @@ WEIR_FN bool os_resident_pages(void* p, size_t bytes, unsigned char* there) {
     return os_call3(OS_OTHER, SYS_mincore, (long)p, (long)bytes, (long)there) == 0;
 }
 
+WEIR_FN bool os_peek(const void* from, void* to, size_t bytes) {
+    if (os_sandboxed() || os_fault(OS_OTHER)) return false;
+    struct os_range there = {(void*)from, bytes};
+    struct os_range here = {to, bytes};
+    return os_call6(OS_OTHER, SYS_process_vm_readv, os_process_id(), (long)&here, 1, (long)&there, 1, 0) ==
+           (long)bytes;
+}
+
 static bool move(void* from, void* to, size_t bytes) {
     return os_call6(OS_REMAP, SYS_mremap, (long)from, (long)bytes, (long)bytes,
                     MREMAP_MAYMOVE | MREMAP_FIXED | MREMAP_DONTUNMAP, (long)to, 0) == (long)to;
