@@ -71,7 +71,8 @@ WEIR_FN void os_split_huge(void* p);
 /* Which pages of an accessible range are resident: there[i] & 1 for the i-th. False: the kernel does not say.
  */
 WEIR_FN bool os_resident_pages(void* p, size_t bytes, unsigned char* there);
-/* A copy of memory of this process, which may be inaccessible. False: it is, or the kernel has no such call. */
+/* A copy of memory of this process, which may be inaccessible. False: it is, or the kernel has no such call.
+ */
 WEIR_FN bool os_peek(const void* from, void* to, size_t bytes);
 /* Move the pages of [from, from+bytes) to [to, to+bytes); both ranges stay mapped, `from` reads as zero
  * afterwards. False: nothing was moved (old kernel, emulator, limit), and `to` may be unmapped. */
@@ -88,10 +89,9 @@ WEIR_FN uint64_t os_address_space_limit(void);
 WEIR_FN bool os_memory_is_limited(void);
 /* CLOCK_MONOTONIC in nanoseconds. */
 WEIR_FN uint64_t os_clock_ns(void);
-/* Processor time of all of the process's threads, in nanoseconds. */
+/* Processor time that the process's threads have used, or the calling one, in nanoseconds. A system call. */
 WEIR_FN uint64_t os_cpu_ns(void);
-/* Processor time that the process's threads have used, in nanoseconds. A system call. */
-WEIR_FN uint64_t os_cpu_ns(void);
+WEIR_FN uint64_t os_thread_cpu_ns(void);
 /* Write all of it; 0 or an errno. */
 WEIR_FN int os_write(int fd, const void* data, size_t bytes);
 /* Read at most `bytes` of a small file; the number read, 0 on any failure, and where the program has

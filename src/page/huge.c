@@ -31,6 +31,7 @@ enum { LOOK_WINDOW = 2048, LOOK_STEP = 32, RUN_MAX = 4, RUNS = 64, REFUSED_MAX =
 
 WEIR_VAR struct huge_totals huge_totals;
 WEIR_VAR struct huge_ahead huge_ahead;
+WEIR_VAR uint64_t huge_slow_ns = 1000000;
 
 static uint8_t* extents;       /* of the primary region, one each; Sync: the page lock */
 static uint32_t extent_shift;  /* log2 of the slices in an extent; written before `extents` */
@@ -369,13 +370,42 @@ static bool heap_is_dense(void) {
            is_dense(density_of(s, slices, there));
 }
 
+/* The kernel may take longer for a huge page than for as many small ones: it moves others' memory away first,
+ * or the host of a virtual machine has to find some. Of each PROBE_EVERYth opening the
+ * first extent is timed, and of each one behind a slow one; two such in a row, and there are none for so many
+ * slices of growth, twice as many for each one more. */
+enum { PROBE_EVERY = 4, PAUSE_MIN = 1 << 10, PAUSE_DOUBLINGS = 6 };
+static struct {
+    uint32_t untimed; /* openings till the next one that is timed */
+    uint32_t slow;    /* in a row */
+    uint32_t pause;   /* slices of growth that are left of it */
+} growth;             /* Sync: the page lock */
+
+/* Touches the extent at p for the first time, which reads as zero then as well. */
+static void extent_time(void* p) {
+    uint64_t before = os_thread_cpu_ns();
+    store_relaxed((uint64_t*)p, (uint64_t)0);
+    bool slow = os_thread_cpu_ns() - before >= huge_slow_ns;
+    growth.untimed = slow ? 0 : PROBE_EVERY - 1;
+    growth.slow = slow ? growth.slow + 1 : 0;
+    if (growth.slow < 2) return;
+    uint32_t doublings = growth.slow - 2;
+    growth.pause = PAUSE_MIN << (doublings < PAUSE_DOUBLINGS ? doublings : PAUSE_DOUBLINGS);
+}
+
+static bool growth_pauses(uint32_t count) {
+    bool pauses = growth.pause != 0;
+    growth.pause -= count < growth.pause ? count : growth.pause;
+    return pauses;
+}
+
 WEIR_FN void huge_grow(uint32_t count) {
     struct region* r = &regions[0];
     uint32_t end = r->frontier + count;
     uint64_t live = load_relaxed(&span_totals.live);
     if (huge_ahead.open && end <= huge_ahead.end) return;
     if (core_options.hugepages != HUGE_AUTO || core_options.release == 0) return;
-    if (load_relaxed(&huge_off) || os_sandboxed() || !extents_start()) return;
+    if (load_relaxed(&huge_off) || growth_pauses(count) || os_sandboxed() || !extents_start()) return;
     uint32_t each = 1u << extent_shift;
     uint32_t shift = (uint32_t)(r->base >> SLICE_SHIFT) & (each - 1);
     uint32_t from = (uint32_t)align_up(r->frontier + shift, each) - shift;
@@ -396,6 +426,10 @@ WEIR_FN void huge_grow(uint32_t count) {
     store_relaxed(&huge_ahead.end, end);
     huge_ahead.open = true;
     add_relaxed(&huge_totals.opened, (end - from) >> extent_shift);
+    if (growth.untimed == 0)
+        extent_time(p);
+    else
+        growth.untimed--;
 }
 
 static void* ahead_address(uint32_t index) {

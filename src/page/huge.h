@@ -59,6 +59,9 @@ WEIR_INLINE bool huge_is_ahead(uint32_t index, uint32_t count) {
 }
 /* Bytes in use from which on extents are opened. */
 #define HUGE_GROWTH_MIN (8 * MIB)
+/* Processor time for an extent's first touch from which on the kernel is slower with huge pages than with as
+ * many small ones. Tests change it. */
+WEIR_VAR_DECL uint64_t huge_slow_ns;
 /* Under the page lock: the primary region, with that many in use, is about to grow by `count` slices. */
 WEIR_FN void huge_grow(uint32_t count);
 /* Under the page lock: nothing is open any more. What is given back of an open extent would come back by a

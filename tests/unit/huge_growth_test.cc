@@ -13,12 +13,18 @@ namespace {
 
 constexpr size_t block_bytes = 1024;
 
+// How long the machine takes for a huge page is not asked: the outcome does not depend on it.
+void start(const char* options = "") {
+    huge_slow_ns = UINT64_MAX;
+    windows_are_endless(options);
+    unit_attach();
+}
+
 // A heap of blocks, all written to.
 class Grown {
   public:
     explicit Grown(size_t mib, const char* options = "") {
-        windows_are_endless(options);
-        unit_attach();
+        start(options);
         grow(mib);
     }
     void grow(size_t mib) {
@@ -132,14 +138,12 @@ TEST_NATIVE(HugeGrowth, NotWhereItIsNotAskedFor) {
 
 TEST_NATIVE(HugeGrowth, NotWhereBlocksAreHardlyTouched) {
     EXPECT_FINE(in_child([] { // one page of 64 each
-        windows_are_endless();
-        unit_attach();
+        start();
         for (int i = 0; i < 128; i++) *static_cast<char*>(unit_alloc(256 * KIB)) = 1;
         EXPECT_EQ(huge_totals.opened, 0u);
     }));
     EXPECT_FINE(in_child([] { // the last slice of each is a hole but for a page
-        windows_are_endless();
-        unit_attach();
+        start();
         for (int i = 0; i < 200; i++)
             memset(unit_alloc(2 * SLICE_BYTES - 60 * KIB), 1, 2 * SLICE_BYTES - 60 * KIB);
         EXPECT_EQ(huge_totals.opened, 0u);
@@ -151,8 +155,7 @@ TEST_NATIVE(HugeGrowth, AllTheWayWhereLargeBlocksAreWritten) {
     if (!kernel_has_huge_pages()) return expect_none_without();
     for (size_t bytes : {16 * KIB, 256 * KIB, MIB}) {
         EXPECT_FINE(in_child([&] {
-            windows_are_endless();
-            unit_attach();
+            start();
             for (size_t i = 0; i < 64 * MIB / bytes; i++) {
                 auto* p = static_cast<char*>(unit_alloc(bytes));
                 for (size_t at = 0; at < bytes; at += 4096) p[at + i % 4096] = 1; // a byte anywhere
@@ -358,6 +361,31 @@ TEST_NATIVE(HugeGrowth, OpenMemoryReadsAsZero) {
     }));
 }
 
+// Where they take long, few are asked for, and twice as few each time.
+TEST_NATIVE(HugeGrowth, AKernelThatIsSlowIsAskedLess) {
+    if (!kernel_has_huge_pages()) return expect_none_without();
+    EXPECT_FINE(in_child([] {
+        Grown heap(0);
+        huge_slow_ns = 0;
+        heap.grow(24);
+        EXPECT_EQ(huge_totals.opened, 2u);
+        heap.grow(48);
+        EXPECT_EQ(huge_totals.opened, 2u); // 64 MiB of growth later:
+        heap.grow(24);
+        EXPECT_EQ(huge_totals.opened, 3u);
+        huge_slow_ns = UINT64_MAX;
+        heap.grow(96);
+        EXPECT_EQ(huge_totals.opened, 3u); // 128 MiB later:
+        heap.grow(48);
+        EXPECT_GE(huge_totals.opened, 3u + 12);
+        huge_slow_ns = 0; // which is noticed
+        uint64_t before = huge_totals.opened;
+        heap.grow(32);
+        EXPECT_LE(huge_totals.opened, before + 7);
+        EXPECT_TRUE(span_check());
+    }));
+}
+
 // Address space that is given back is not asked for again.
 TEST_NATIVE(HugeGrowth, NothingIsAheadOfAHeapThatWasCut) {
     if (!kernel_has_huge_pages()) return expect_none_without();
@@ -380,8 +408,7 @@ TEST_NATIVE(HugeGrowth, NothingIsAheadOfAHeapThatWasCut) {
 
 TEST(HugeGrowth, AKernelThatRefusesServes) {
     EXPECT_FINE(in_child([] {
-        windows_are_endless();
-        unit_attach();
+        start();
         os_fault_hook = [](enum os_call call) { return call == OS_OTHER; };
         for (int i = 0; i < 24 * 1024; i++) memset(unit_alloc(block_bytes), 1, block_bytes);
         EXPECT_EQ(huge_totals.opened, 0u);

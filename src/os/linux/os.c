@@ -366,6 +366,7 @@ static uint64_t clock_ns(int clock) {
 WEIR_FN uint64_t os_clock_ns(void) { return clock_ns(CLOCK_MONOTONIC); }
 
 WEIR_FN uint64_t os_cpu_ns(void) { return clock_ns(CLOCK_PROCESS_CPUTIME_ID); }
+WEIR_FN uint64_t os_thread_cpu_ns(void) { return clock_ns(CLOCK_THREAD_CPUTIME_ID); }
 
 WEIR_FN int os_write(int fd, const void* data, size_t bytes) {
     const char* p = data;
