@@ -12,6 +12,7 @@ SPDX-License-Identifier: Apache-2.0
 import argparse
 import os
 import pathlib
+import resource
 import subprocess
 import sys
 import tempfile
@@ -57,6 +58,17 @@ def wrong_in_broken(done):
     return None if done.returncode == LOST else f"ended with {done.returncode} and had to be told of a lost block"
 
 
+def wrong_in_touch(program):
+    """It has to have used all of the memory, and to say so where there is not as much."""
+    before = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss
+    status = subprocess.run([program, "--touch", "256"]).returncode
+    used_kib = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss
+    if status != 0 or before >= 256 << 10 or used_kib < 256 << 10:
+        return f"ended with {status}, {before} KiB before and {used_kib} after"
+    done = subprocess.run([program, "--touch", "99999999"], capture_output=True, text=True)
+    return None if done.returncode != 0 and "memory" in done.stderr else f"no memory: {done}"
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--bin", type=pathlib.Path, required=True)
@@ -65,7 +77,10 @@ def main():
     program = options.bin.resolve()
     listed = subprocess.run([program, "--list"], capture_output=True, text=True, check=True).stdout
     rows = [line.split("\t") for line in listed.splitlines()]
-    passed = failed = 0
+    wrong = wrong_in_touch(program)
+    passed, failed = int(not wrong), int(bool(wrong))
+    if wrong:
+        print(f"FAILED  --touch: {wrong}")
     with tempfile.TemporaryDirectory() as folder:
         good, twice = libraries(pathlib.Path(folder))
         for name, _, _, time, content, _ in rows:

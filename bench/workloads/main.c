@@ -2,6 +2,7 @@
  *
  *     weir-workload NAME [--scale PERCENT] [--rest SECONDS]
  *     weir-workload --list        one line each: name, threads, sizes, time, content, shape; tabs between
+ *     weir-workload --touch MIB   uses so much memory and ends
  *
  * Does a fixed amount of work, frees what it has, rests and ends: who looks at its memory then sees what the
  * allocator kept. Prints `time_s`, `operations` and where malloc lies. Status 3: a block's content was lost
@@ -17,6 +18,7 @@
 #include <spawn.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -123,6 +125,17 @@ static void malloc_tell(void) {
 
 void load_run(const struct workload* w, const struct load* load) { w->run(load); }
 
+/* What is free afterwards the machine has at hand. The host of a virtual machine takes free memory away, in
+ * pieces of 2 MiB, and may need 4 ms to give one back: which run pays for that would be chance. Half of it by
+ * huge pages, so that the kernel has such pieces as well as smaller ones. */
+static void touch(uint64_t mib) {
+    size_t bytes = mib << 20, step = 4096;
+    char* memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (memory == MAP_FAILED) give_up("no memory to touch");
+    madvise(memory, bytes / 2, MADV_HUGEPAGE);
+    for (size_t at = 0; at < bytes; at += step) memory[at] = 1;
+}
+
 int main(int argc, char** argv) {
     uint64_t scale_percent = 100;
     double rest = 1;
@@ -134,10 +147,14 @@ int main(int argc, char** argv) {
         list();
         return 0;
     }
+    if (argc == 3 && strcmp(argv[1], "--touch") == 0) {
+        touch(strtoull(argv[2], NULL, 10));
+        return 0;
+    }
     unsigned threads = 0;
     const struct workload* w = argc < 2 ? NULL : find(argv[1], &threads);
     if (!w) {
-        line_out("weir-workload: NAME [--scale PERCENT] [--rest SECONDS], or --list\n");
+        line_out("weir-workload: NAME [--scale PERCENT] [--rest SECONDS], or --list, or --touch MIB\n");
         return 2;
     }
     options_read(argc - 1, argv + 1, options);

@@ -24,7 +24,8 @@ td.good{background:#d7efdf}td.bad{background:#fbdfce}td.worse{background:#f3b08f
 svg{max-width:100%;height:auto}.wide{overflow-x:auto}.note{color:#555}";
 
 const HOW: &str = "Each workload is a process of its own, which does a fixed amount of work; allocators take turns in interleaved \
-rounds, in an order that differs from round to round. A figure is the median of its rounds; \u{b1} is half of the median's 95 % \
+rounds, in an order that differs from round to round, and before each run 256 MiB are used and freed, so that none pays for what \
+the host of a virtual machine has taken away. A figure is the median of its rounds; \u{b1} is half of the median's 95 % \
 confidence interval, from order statistics. Time is that of the work alone, where a workload tells it, otherwise that of the \
 process; of a server, that of its load. Peak is the largest resident memory of all processes together. At end is resident \
 memory one second after the work is done and all is freed; of a program, when it exits. In every run a witness library, \
