@@ -10,6 +10,7 @@ SPDX-License-Identifier: Apache-2.0
 """
 
 import argparse
+import functools
 import os
 import pathlib
 import resource
@@ -65,7 +66,8 @@ def wrong_in_touch(program):
     used_kib = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss
     if status != 0 or before >= 256 << 10 or used_kib < 256 << 10:
         return f"ended with {status}, {before} KiB before and {used_kib} after"
-    done = subprocess.run([program, "--touch", "99999999"], capture_output=True, text=True)
+    little = functools.partial(resource.setrlimit, resource.RLIMIT_AS, (128 << 20, 128 << 20))
+    done = subprocess.run([program, "--touch", "256"], capture_output=True, text=True, preexec_fn=little)
     return None if done.returncode != 0 and "memory" in done.stderr else f"no memory: {done}"
 
 

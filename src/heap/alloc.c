@@ -14,6 +14,7 @@
 #include "heap/slab.h"
 #include "heap/tagged.h"
 #include "os/os.h"
+#include "page/huge.h"
 #include "tag/tag.h"
 
 /* Pop from a bin of any class; NULL: empty, or its list was written to. */
@@ -75,6 +76,7 @@ static void* class_alloc(struct heap* h, unsigned c, size_t size, size_t align) 
 
 /* A large block; when there is no memory for it, what this thread's heap holds for nothing goes first. */
 static void* span_block_alloc(size_t size, size_t align, bool* zeroed) {
+    huge_learn_if_due();
     if (heap_self() == &heap_empty && heap_attach() == NULL) return NULL;
     void* p = large_alloc(size, align, zeroed);
     if (p != NULL || size > PTRDIFF_MAX) return p;
@@ -95,6 +97,7 @@ static void* medium_alloc_direct(struct heap* h, unsigned c) {
 
 static WEIR_NOINLINE void* alloc_unkept(size_t size) {
     bool zeroed;
+    huge_learn_if_due();
     if (size > SMALL_MAX && size <= SLAB_MAX) {
         void* p = medium_alloc_direct(heap_self(), class_of(size));
         if (weir_likely(p != NULL)) return p;

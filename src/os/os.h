@@ -71,8 +71,8 @@ WEIR_FN void os_split_huge(void* p);
 /* Which pages of an accessible range are resident: there[i] & 1 for the i-th. False: the kernel does not say.
  */
 WEIR_FN bool os_resident_pages(void* p, size_t bytes, unsigned char* there);
-/* A copy of memory of this process, which may be inaccessible. False: it is, or the kernel has no such call.
- */
+/* A copy of memory of this process. False where it cannot be read, or the kernel has no such call. May block
+ * where the memory is a mapping of the program's. */
 WEIR_FN bool os_peek(const void* from, void* to, size_t bytes);
 /* Move the pages of [from, from+bytes) to [to, to+bytes); both ranges stay mapped, `from` reads as zero
  * afterwards. False: nothing was moved (old kernel, emulator, limit), and `to` may be unmapped. */

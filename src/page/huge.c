@@ -32,6 +32,7 @@ enum { LOOK_WINDOW = 2048, LOOK_STEP = 32, RUN_MAX = 4, RUNS = 64, REFUSED_MAX =
 WEIR_VAR struct huge_totals huge_totals;
 WEIR_VAR struct huge_ahead huge_ahead;
 WEIR_VAR uint64_t huge_slow_ns = 1000000;
+WEIR_VAR bool huge_learn_due;
 
 static uint8_t* extents;       /* of the primary region, one each; Sync: the page lock */
 static uint32_t extent_shift;  /* log2 of the slices in an extent; written before `extents` */
@@ -63,7 +64,7 @@ static struct {
 /* Huge from the first touch: a part of what is in use at a time, and above GROWTH_FEW extents a smaller one,
  * where of the pages of so many last extents no more than one in PARTS is not in use. */
 enum { GROWTH_SHARE = 4, GROWTH_FEW = 2, GROWTH_SHARE_MANY = 16 };
-enum { DENSE_EXTENTS = 2, DENSE_PARTS = 8, PAGE_SHIFT_MIN = 12 };
+enum { DENSE_EXTENTS = 2, DENSE_PARTS = 8, LOST_SHARE = 32, PAGE_SHIFT_MIN = 12 };
 
 struct extent_state {
     uint32_t holes; /* pages in slabs */
@@ -71,6 +72,30 @@ struct extent_state {
     bool clean;     /* has others */
     bool other;     /* has what may not be huge, or is not known */
 };
+
+/* Sync: the page lock. What is resident for nothing where blocks do not use what was opened is bounded, since
+ * blocks to come may be unlike those that were seen: no extent is opened while `lost` is above a part of what
+ * is in use. */
+static struct {
+    uint32_t looked;  /* slice up to which the last look went */
+    uint32_t wait;    /* slices of growth until the next one */
+    uint32_t last;    /* slice from which on the heap grew when it became due */
+    uint32_t sparse;  /* looks in a row that found no dense heap */
+    bool dense;       /* the last look did */
+    bool looking;     /* a thread, without the lock; the samples are its own */
+    uint32_t huge;    /* extents that were opened, and are whole */
+    uint64_t lost;    /* pages of theirs that no block has written to */
+    uint32_t untimed; /* openings till the next one that is timed */
+    uint32_t slow;    /* in a row */
+    uint32_t pause;   /* slices of growth that are left of it */
+} growth;
+
+/* An extent is broken up: with it goes its share. One that the helper made counts as one that was opened. */
+static void growth_shrinks(void) {
+    if (growth.huge == 0) return;
+    growth.lost -= growth.lost / growth.huge;
+    growth.huge--;
+}
 
 WEIR_FN void huge_region(uintptr_t base, size_t records, size_t bytes) {
     /* One call for all that will ever be accessible: what is made accessible later keeps it. A kernel that
@@ -221,6 +246,7 @@ static bool extent_mark(uint32_t extent) {
 static void extent_break(uint32_t extent) {
     extents[extent] = EXTENT_BROKEN;
     add_relaxed(&huge_totals.broken, 1);
+    growth_shrinks();
 }
 
 static void huge_found_add(uint32_t extent) {
@@ -290,45 +316,35 @@ static void look_around(void) {
     os_lock_give(&page_lock);
 }
 
-/* ---- Where a dense heap grows. */
+/* ---- Where a dense heap grows: a look at what it has grown by lately, then extents that are opened. */
 
-/* Pages that blocks lie on, or did, in the last extents in front of the frontier. */
-struct density {
-    uint32_t slices;
-    uint32_t pages; /* in spans that are not free */
-    uint32_t used;  /* of them */
+/* A slice of the last ones in front of the frontier, for those around it. */
+struct look_sample {
+    uintptr_t address;
+    uint32_t used; /* pages that blocks lie on, or did */
+    bool huge;     /* all pages are resident, written to or not */
+    bool told;     /* a slab of small blocks: built page by page, as it is used */
+    bool first;    /* not looked at before */
 };
+enum { LOOK_SAMPLES = 64, LOOK_WAIT_MAX = 8 };
+/* The kernel may take longer for a huge page than for as many small ones: it moves others' memory away first,
+ * or the host of a virtual machine has to find some. Of each PROBE_EVERYth opening the first extent is timed,
+ * and of each one behind a slow one; two such in a row, and there are none for so many slices of growth,
+ * twice as many for each one more. */
+enum { PROBE_EVERY = 4, PAUSE_MIN = 1 << 10, PAUSE_DOUBLINGS = 6 };
+
+static struct look_sample samples[LOOK_SAMPLES]; /* Sync: growth.looking */
 
 static bool has_small_blocks(const struct slice* s, uint8_t kind) {
     return kind == SLICE_SLAB && load_relaxed(&s->small_class) >= 0;
 }
 
-/* Whether the page was ever written to, as far as it can be told: it does not read as zero. False also where
- * the kernel does not say. The kernel reads it, since the program may have made it inaccessible. */
-static bool page_is_written(uintptr_t page) {
-    enum { page_bytes = 1 << PAGE_SHIFT_MIN };
-    WEIR_WIDE(huge_peek) static uint64_t copy[page_bytes / sizeof(uint64_t)]; /* Sync: the page lock */
-    uint64_t any = 0;
-    if (!os_peek((const void*)page, copy, page_bytes)) return false;
-    for (size_t i = 0; i < page_bytes / sizeof *copy; i++) any |= copy[i], copy[i] = 0;
-    return any != 0;
-}
-
-/* In a huge extent all pages are resident, written to or not: one of the slice's stands for all of `used`. */
-static bool slice_is_written(const struct slice* s, uint32_t used) {
-    uint32_t from = slice_index(s) * 5 % slice_page_count(); /* any of them, as it comes */
-    uint32_t behind = used & ~0u << from;
-    uint32_t page = (uint32_t)__builtin_ctz(behind != 0 ? behind : used);
-    return page_is_written(slice_address(s) + ((uintptr_t)page << page_shift));
-}
-
-/* `there`: which pages are resident; NULL: as if all were, and written to. */
-static struct density density_of(const struct slice* s, uint32_t slices, const unsigned char* there) {
-    struct density d = {.slices = slices};
-    uint32_t pages = slice_page_count();
+/* Samples of `slices` from s on, each `stride`th; returns how many there are of slices that are not free. */
+static uint32_t samples_take(const struct slice* s, uint32_t slices, uint32_t stride) {
+    uint32_t count = 0;
     uint32_t last = UINT32_MAX; /* slice of the large block that was met last, and its holes */
     uint32_t behind = 0;
-    for (uint32_t i = 0; i < slices; i++) {
+    for (uint32_t i = 0; i < slices && count < LOOK_SAMPLES; i++) {
         uint8_t kind = load_acquire(&s[i].kind); /* acquire: as in look_at_span */
         if (kind == SLICE_FREE) {
             i += s[i].span_slices - 1;
@@ -338,48 +354,104 @@ static struct density density_of(const struct slice* s, uint32_t slices, const u
             last = i + s[i].span_slices - 1;
             behind = hole_of(load_relaxed(&slice_pages(s + i)->state));
         }
+        if (i % stride != 0) continue;
         uint32_t used = kind == SLICE_FENCE ? 0 : hole_all();
         if (i == last) used &= ~behind;
         if (kind_is_slab(kind)) used &= ~hole_of(load_relaxed(&slice_pages(s + i)->state));
-        for (uint32_t page = 0; page < pages && there != NULL; page++)
-            if ((there[i * pages + page] & 1) == 0) used &= ~(1u << page);
-        /* Slabs of small blocks are built page by page, as they are used. */
-        if (there != NULL && used != 0 && !has_small_blocks(s + i, kind) &&
-            extents[extent_of(slice_address(s + i))] > EXTENT_AGE && !slice_is_written(s + i, used))
-            used = 0;
-        d.pages += pages;
-        d.used += (uint32_t)__builtin_popcount(used);
+        uintptr_t address = slice_address(s + i);
+        samples[count++] =
+            (struct look_sample){address, used, extents[extent_of(address)] > EXTENT_AGE,
+                                 has_small_blocks(s + i, kind), slice_index(s + i) >= growth.looked};
     }
-    return d;
+    return count;
 }
 
-static bool is_dense(struct density d) {
-    uint32_t all = d.slices * slice_page_count();
-    return d.pages >= all / 4 && d.used >= d.pages / DENSE_PARTS * (DENSE_PARTS - 1);
+/* Whether the page was ever written to, as far as it can be told: it does not read as zero. False also where
+ * the kernel does not say. The kernel reads it, since the program may have made it inaccessible. */
+static bool page_is_written(uintptr_t page) {
+    enum { page_bytes = 1 << PAGE_SHIFT_MIN };
+    WEIR_WIDE(huge_peek) static uint64_t copy[page_bytes / sizeof(uint64_t)]; /* Sync: growth.looking */
+    uint64_t any = 0;
+    if (!os_peek((const void*)page, copy, page_bytes)) return false;
+    for (size_t i = 0; i < page_bytes / sizeof *copy; i++) any |= copy[i], copy[i] = 0;
+    return any != 0;
 }
 
-static bool heap_is_dense(void) {
-    static unsigned char there[DENSE_EXTENTS * (EXTENT_MAX >> PAGE_SHIFT_MIN)]; /* Sync: the page lock */
+/* Of a huge page one page of the slice stands for all of `used`; any of them, as it comes. */
+static bool sample_is_written(const struct look_sample* x) {
+    uint32_t from = (uint32_t)(x->address >> SLICE_SHIFT) * 5 % slice_page_count();
+    uint32_t behind = x->used & ~0u << from;
+    uint32_t page = (uint32_t)__builtin_ctz(behind != 0 ? behind : x->used);
+    return page_is_written(x->address + ((uintptr_t)page << page_shift));
+}
+
+static uint32_t pages_written(const struct look_sample* x) {
+    unsigned char there[SLICE_PAGES_MAX];
+    if (x->used == 0) return 0;
+    if (x->huge) return x->told || sample_is_written(x) ? (uint32_t)__builtin_popcount(x->used) : 0;
+    if (!os_resident_pages((void*)x->address, SLICE_BYTES, there)) return 0;
+    uint32_t written = 0;
+    for (uint32_t page = 0; page < slice_page_count(); page++) written += x->used >> page & there[page] & 1;
+    return written;
+}
+
+/* Blocks may be freed and their pages given back meanwhile: the outcome is an estimate. */
+WEIR_FN void huge_learn(void) {
+    os_lock_take(&page_lock);
     const struct region* r = &regions[0];
+    /* Of a slab or chunk that is new nothing may have been given out. */
+    bool new_slab =
+        growth.last < r->frontier && kind_is_slab(load_relaxed(&region_slices(r)[growth.last].kind));
+    uint32_t end = new_slab ? growth.last : r->frontier;
     uint32_t slices = DENSE_EXTENTS << extent_shift;
-    if (r->frontier - r->first < slices) return false;
-    const struct slice* s = region_slices(r) + r->frontier - slices;
-    void* p = (void*)(r->base + ((uintptr_t)(r->frontier - slices) << SLICE_SHIFT));
-    return is_dense(density_of(s, slices, NULL)) &&
-           os_resident_pages(p, (size_t)slices << SLICE_SHIFT, there) &&
-           is_dense(density_of(s, slices, there));
+    bool goes = load_relaxed(&huge_learn_due) && !growth.looking && end - r->first >= slices;
+    store_relaxed(&huge_learn_due, false);
+    if (growth.looked < end && end - growth.looked > slices) slices = end - growth.looked;
+    if (slices > end - r->first) slices = end - r->first;
+    uint32_t stride = (slices + LOOK_SAMPLES - 1) / LOOK_SAMPLES;
+    uint32_t count = goes ? samples_take(region_slices(r) + end - slices, slices, stride) : 0;
+    growth.looking |= goes;
+    os_lock_give(&page_lock);
+    if (!goes) return;
+    /* Without a lock: what is peeked at may be the program's mapping by now, which a thread has to serve. */
+    uint32_t written = 0;
+    uint32_t lost = 0;
+    for (uint32_t i = 0; i < count; i++) {
+        uint32_t pages = pages_written(&samples[i]);
+        written += pages;
+        if (samples[i].huge && samples[i].first)
+            lost += (uint32_t)__builtin_popcount(samples[i].used) - pages;
+    }
+    uint32_t all = slices / stride * slice_page_count();
+    uint32_t pages = count * slice_page_count();
+    os_lock_take(&page_lock);
+    growth.looking = false;
+    growth.looked = end;
+    growth.lost += (uint64_t)lost * stride;
+    growth.dense = pages >= all / 4 && written >= pages / DENSE_PARTS * (DENSE_PARTS - 1);
+    growth.sparse = growth.dense ? 0 : growth.sparse + 1;
+    uint32_t each = 1u << extent_shift;
+    growth.wait =
+        growth.dense ? each / 2 : each * (growth.sparse < LOOK_WAIT_MAX ? growth.sparse : LOOK_WAIT_MAX);
+    os_lock_give(&page_lock);
 }
 
-/* The kernel may take longer for a huge page than for as many small ones: it moves others' memory away first,
- * or the host of a virtual machine has to find some. Of each PROBE_EVERYth opening the
- * first extent is timed, and of each one behind a slow one; two such in a row, and there are none for so many
- * slices of growth, twice as many for each one more. */
-enum { PROBE_EVERY = 4, PAUSE_MIN = 1 << 10, PAUSE_DOUBLINGS = 6 };
-static struct {
-    uint32_t untimed; /* openings till the next one that is timed */
-    uint32_t slow;    /* in a row */
-    uint32_t pause;   /* slices of growth that are left of it */
-} growth;             /* Sync: the page lock */
+WEIR_FN void huge_fork_child(void) { growth.looking = false; }
+
+/* The heap's frontier goes to `end`: before it gets to the end of what is open, a look is due, which tells
+ * whether the next extents are to be opened. */
+static void look_when_due(uint32_t frontier, uint32_t end) {
+    uint32_t soon = (1u << extent_shift) / 4;
+    if (huge_ahead.open && end + soon < huge_ahead.end) return;
+    if (end - growth.looked < growth.wait) return;
+    growth.last = frontier;
+    store_relaxed(&huge_learn_due, true);
+}
+
+static bool look_allows(uint32_t frontier) {
+    return growth.dense && frontier - growth.looked < (uint32_t)DENSE_EXTENTS << extent_shift &&
+           growth.lost << page_shift <= load_relaxed(&span_totals.live) / LOST_SHARE;
+}
 
 /* Touches the extent at p for the first time, which reads as zero then as well. */
 static void extent_time(void* p) {
@@ -399,37 +471,44 @@ static bool growth_pauses(uint32_t count) {
     return pauses;
 }
 
-WEIR_FN void huge_grow(uint32_t count) {
+/* Slices [from, end), whole extents, are huge from their first touch on. */
+static void extents_open(uint32_t from, uint32_t end) {
     struct region* r = &regions[0];
+    if (!region_reach(r, end)) return;
+    void* p = (void*)(r->base + ((uintptr_t)from << SLICE_SHIFT));
+    if (!os_advise_huge(p, (size_t)(end - from) << SLICE_SHIFT, OS_HUGE_ALWAYS)) {
+        store_relaxed(&huge_off, true);
+        return;
+    }
+    uint32_t count = (end - from) >> extent_shift;
+    for (uint32_t i = 0; i < count; i++) extents[extent_of((uintptr_t)p) + i] = EXTENT_HUGE;
+    if (!huge_ahead.open && r->frontier >= huge_ahead.end) huge_ahead.from = from;
+    store_relaxed(&huge_ahead.end, end);
+    huge_ahead.open = true;
+    growth.huge += count;
+    add_relaxed(&huge_totals.opened, count);
+    if (growth.untimed == 0)
+        extent_time(p);
+    else
+        growth.untimed--;
+}
+
+WEIR_FN void huge_grow(uint32_t count) {
+    const struct region* r = &regions[0];
     uint32_t end = r->frontier + count;
     uint64_t live = load_relaxed(&span_totals.live);
-    if (huge_ahead.open && end <= huge_ahead.end) return;
     if (core_options.hugepages != HUGE_AUTO || core_options.release == 0) return;
     if (load_relaxed(&huge_off) || growth_pauses(count) || os_sandboxed() || !extents_start()) return;
+    look_when_due(r->frontier, end);
+    if ((huge_ahead.open && end <= huge_ahead.end) || !look_allows(r->frontier)) return;
     uint32_t each = 1u << extent_shift;
     uint32_t shift = (uint32_t)(r->base >> SLICE_SHIFT) & (each - 1);
     uint32_t from = (uint32_t)align_up(r->frontier + shift, each) - shift;
     end = (uint32_t)align_up(end + shift, each) - shift;
     if (huge_ahead.open && from < huge_ahead.end) from = huge_ahead.end;
-    uint64_t bytes = (uint64_t)(end - from) << SLICE_SHIFT;
-    if (end <= from || bytes > live / (end - from <= GROWTH_FEW * each ? GROWTH_SHARE : GROWTH_SHARE_MANY))
-        return;
-    if (!heap_is_dense() || !region_reach(r, end)) return;
-    void* p = (void*)(r->base + ((uintptr_t)from << SLICE_SHIFT));
-    if (!os_advise_huge(p, bytes, OS_HUGE_ALWAYS)) {
-        store_relaxed(&huge_off, true);
-        return;
-    }
-    uint32_t extent = extent_of((uintptr_t)p);
-    for (uint32_t i = 0; i < (end - from) >> extent_shift; i++) extents[extent + i] = EXTENT_HUGE;
-    if (!huge_ahead.open && r->frontier >= huge_ahead.end) huge_ahead.from = from;
-    store_relaxed(&huge_ahead.end, end);
-    huge_ahead.open = true;
-    add_relaxed(&huge_totals.opened, (end - from) >> extent_shift);
-    if (growth.untimed == 0)
-        extent_time(p);
-    else
-        growth.untimed--;
+    if (end <= from) return;
+    uint64_t most = live / (end - from <= GROWTH_FEW * each ? GROWTH_SHARE : GROWTH_SHARE_MANY);
+    if ((uint64_t)(end - from) << SLICE_SHIFT <= most) extents_open(from, end);
 }
 
 static void* ahead_address(uint32_t index) {
@@ -538,7 +617,7 @@ WEIR_FN bool huge_keeps(const struct slice* s) {
 static bool extent_breaks(uintptr_t address) {
     uint8_t* state = &extents[extent_of(address)];
     if (*state < EXTENT_BROKEN) return false;
-    if (*state == EXTENT_HUGE) add_relaxed(&huge_totals.broken, 1);
+    if (*state == EXTENT_HUGE) extent_break(extent_of(address));
     *state = EXTENT_COOL;
     return true;
 }

@@ -62,6 +62,16 @@ WEIR_INLINE bool huge_is_ahead(uint32_t index, uint32_t count) {
 /* Processor time for an extent's first touch from which on the kernel is slower with huge pages than with as
  * many small ones. Tests change it. */
 WEIR_VAR_DECL uint64_t huge_slow_ns;
+/* The next growth may open extents if what the heap grew by last is looked at first. Sync: relaxed; a look
+ * more or less makes no difference. */
+WEIR_VAR_DECL bool huge_learn_due;
+/* Where it is due; with no lock held: reading memory may block. */
+WEIR_FN WEIR_NOINLINE void huge_learn(void);
+WEIR_INLINE void huge_learn_if_due(void) {
+    if (weir_unlikely(load_relaxed(&huge_learn_due))) huge_learn();
+}
+/* In the child of fork, whose thread was not looking. */
+WEIR_FN void huge_fork_child(void);
 /* Under the page lock: the primary region, with that many in use, is about to grow by `count` slices. */
 WEIR_FN void huge_grow(uint32_t count);
 /* Under the page lock: nothing is open any more. What is given back of an open extent would come back by a

@@ -614,6 +614,7 @@ WEIR_FN void release_helper_allow(void) { os_helper_forbid(false); }
 
 WEIR_FN void release_fork_child(void) {
     os_helper_fork_child();
+    huge_fork_child();
     uint32_t expected = RELEASE_HELPER;
     (void)cas_acq_rel(&release_state, &expected, RELEASE_ASLEEP);
     if (os_lock_is_mine(&release_lock)) {

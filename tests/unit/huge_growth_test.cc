@@ -207,6 +207,42 @@ TEST_NATIVE(HugeGrowth, NoLongerWhereBlocksAreHardlyTouched) {
     }
 }
 
+// What is lost where blocks to come are unlike those that were looked at is bounded.
+TEST_NATIVE(HugeGrowth, NotForLongWhereWhatComesIsUnlikeWhatWas) {
+    EXPECT_FINE(in_child([] {
+        Grown heap(24);
+        size_t before = resident_pages(heap_start(), heap_end());
+        for (int i = 0; i < 12; i++) {
+            heap.grow(10);
+            auto* p = static_cast<char*>(unit_alloc(3 * MIB));
+            for (size_t at = 0; at < 3; at++) p[at * MIB] = 1;
+        }
+        size_t after = resident_pages(heap_start(), heap_end());
+        EXPECT_LE(after,
+                  before + (130 * MIB >> page_shift)); // 120, and two extents and a 32th of what is in use
+    }));
+}
+
+// A look that blocks holds nothing up: the program may have put a mapping of its own there.
+TEST_NATIVE(HugeGrowth, LooksWithoutALock) {
+    if (!kernel_has_huge_pages()) return expect_none_without();
+    EXPECT_FINE(in_child([] {
+        Grown heap(24);
+        for (int i = 0; i < 32; i++) memset(unit_alloc(256 * KIB), 1, 256 * KIB);
+        static unsigned held, looks;
+        os_fault_hook = [](enum os_call call) {
+            looks += call == OS_OTHER;
+            held += call == OS_OTHER && os_lock_is_mine(&page_lock);
+            return false;
+        };
+        store_relaxed(&huge_learn_due, true);
+        huge_learn();
+        EXPECT_GT(looks, 0u);
+        EXPECT_EQ(held, 0u);
+        EXPECT_FALSE(load_relaxed(&huge_learn_due));
+    }));
+}
+
 // Small blocks tell nothing of the large ones between them.
 TEST_NATIVE(HugeGrowth, NoLongerWhereSomeBlocksAreHardlyTouched) {
     EXPECT_FINE(in_child([] {
