@@ -189,7 +189,9 @@ WEIR_FN bool heap_size_matches(size_t usable, size_t size, size_t align) {
     if (size == 0) size = 1;
     if (size >= usable) return size == usable; /* of a guarded block just that is true */
     if (usable > SLAB_MAX || (size <= SLAB_MAX && align > SLAB_MAX)) return usable - size < os_page_bytes();
-    if (size_classes[class_of(size)].bytes == usable) return true;
+    unsigned c = class_of(size);
+    if (size_classes[c].bytes == usable) return true;
+    if (medium_next_serves(c) && size_classes[c + 1].bytes == usable) return true;
     return align > GRANULE && size_classes[class_of_aligned(size, align)].bytes == usable;
 }
 

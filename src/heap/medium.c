@@ -14,15 +14,12 @@
 #include "os/os.h"
 #include "page/release.h"
 
-/* The thread has so many blocks of the class that slabs serve it better, or has a slab that serves it. From
- * two blocks to a page on they do: where a block has a page or more for itself, a slab's pages wait for one
- * class, and its holes cost more than runs. */
+/* The thread has so many blocks of the class that slabs serve it better, or has a slab that serves it. */
 static bool medium_is_dense(struct heap* h, unsigned c) {
-    enum { dense_bytes_max = 2048 };
     uint64_t most = core_options.sparse_max;
     if (h->active[c] != NULL || load_relaxed(&h->available[c]) != NULL || most == 0 || full_is_on())
         return true;
-    return size_classes[c].bytes <= dense_bytes_max &&
+    return size_classes[c].bytes <= MEDIUM_DENSE_MAX &&
            load_relaxed(&h->medium_out[c - SMALL_CLASSES]) >= most;
 }
 
@@ -48,15 +45,16 @@ static void medium_enter_count(struct heap* h) {
         medium_enter_keep(h);
 }
 
-/* A block is the thread's from now on, or no more. */
+/* A block is the thread's from now on; so many are no more. */
 static void medium_came(struct heap* h, unsigned m) {
     if (h->medium_out[m] != UINT16_MAX) h->medium_out[m]++;
     h->medium_out_bytes += medium_bytes(m);
 }
-static void medium_gone(struct heap* h, unsigned m) {
+static void medium_gone(struct heap* h, unsigned m, unsigned count) {
     uint16_t out = h->medium_out[m];
-    if (out != 0) store_relaxed(&h->medium_out[m], (uint16_t)(out - 1));
-    h->medium_out_bytes -= h->medium_out_bytes < medium_bytes(m) ? h->medium_out_bytes : medium_bytes(m);
+    size_t bytes = count * medium_bytes(m);
+    store_relaxed(&h->medium_out[m], (uint16_t)(out < count ? 0 : out - count));
+    h->medium_out_bytes -= h->medium_out_bytes < bytes ? h->medium_out_bytes : bytes;
 }
 
 /* What would need more memory gets what the thread keeps first. `zero`: where memory is tagged, the block is
@@ -78,6 +76,12 @@ static void* medium_from_arena(struct heap* h, unsigned m, size_t align, bool ze
     return p;
 }
 
+static WEIR_NOINLINE void medium_chores(struct heap* h) {
+    heap_enter(h);
+    refill_chores(h);
+    heap_leave(h);
+}
+
 /* From a chunk; NULL: it is for a slab to give. */
 static void* medium_alloc_shared(struct heap* h, unsigned c, size_t align) {
     unsigned m = c - SMALL_CLASSES;
@@ -85,10 +89,8 @@ static void* medium_alloc_shared(struct heap* h, unsigned c, size_t align) {
     bool zero = h->medium_zero;
     h->medium_zero = false; /* what the hook allocates is another matter */
     store_relaxed(&h->slow_calls, h->slow_calls + 1);
-    if (heap_tick_hook != NULL) heap_tick_hook();
-    heap_enter(h);
-    refill_chores(h);
-    heap_leave(h);
+    if (weir_unlikely(heap_tick_hook != NULL)) heap_tick_hook();
+    if (weir_unlikely(chores_are_due(h))) medium_chores(h);
     void* p = medium_from_arena(h, m, align, zero);
     release_poke();
     return p;
@@ -104,7 +106,12 @@ WEIR_FN void* medium_alloc(struct heap* h, unsigned c, size_t align) {
     return medium_alloc_shared(h, c, align);
 }
 
-WEIR_FN void* medium_alloc_unkept(struct heap* h, unsigned c) { return medium_alloc_shared(h, c, 1); }
+/* What is kept of the next class is at hand, and has memory; a block of the class itself takes the lock, and
+ * often a cut. */
+WEIR_FN void* medium_alloc_unkept(struct heap* h, unsigned c) {
+    void* next = medium_next_serves(c) ? medium_unkeep(h, c + 1 - SMALL_CLASSES) : NULL;
+    return next != NULL ? next : medium_alloc_shared(h, c, 1);
+}
 
 WEIR_FN void* medium_alloc_last(struct heap* h, unsigned c, size_t align) {
     return full_is_on() ? NULL : medium_from_arena(h, c - SMALL_CLASSES, align, false);
@@ -154,8 +161,8 @@ static void outgoing_put(struct outgoing* o, struct heap* h, unsigned m, unsigne
         o->blocks[o->count++] = k->ring[k->from % KEPT_RING].block;
         __atomic_signal_fence(__ATOMIC_SEQ_CST);
         store_relaxed(&k->from, k->from + 1);
-        medium_gone(h, m);
     }
+    medium_gone(h, m, count);
     store_relaxed(&h->kept_medium_bytes, h->kept_medium_bytes - count * medium_bytes(m));
 }
 
@@ -206,7 +213,7 @@ static bool medium_free_own(struct heap* h, unsigned m, void* p, uint16_t* block
         if (!medium_has_room(h, m)) some = medium_make_room(h, m);
         medium_keep(h, m, p, block);
     } else {
-        medium_gone(h, m);
+        medium_gone(h, m, 1);
         some = arena_free(&p, 1);
     }
     medium_leave(h);
@@ -248,7 +255,7 @@ WEIR_FN bool medium_grow(struct slice* s, const void* p, size_t size) {
     if (!arena_grow(s, p, m)) return false;
     if (h == &heap_empty) return true;
     medium_enter_count(h);
-    medium_gone(h, before);
+    medium_gone(h, before, 1);
     medium_came(h, m);
     medium_leave(h);
     return true;

@@ -9,7 +9,12 @@
 #ifndef WEIR_HEAP_MEDIUM_H
 #define WEIR_HEAP_MEDIUM_H
 
+#include "heap/full.h"
 #include "heap/heap.h"
+
+/* Up to this size a class of which a thread has many gets slabs: from two blocks to a page on a slab's pages
+ * wait for one class, and its holes cost more than runs. */
+enum { MEDIUM_DENSE_MAX = 2048 };
 
 /* So many blocks of a class may be kept, by octave: fewer of large ones, as each takes the room of many
  * small. */
@@ -24,6 +29,13 @@ WEIR_INLINE unsigned medium_kept_count(const struct kept_medium* k) {
 }
 WEIR_INLINE struct kept_block* medium_youngest(struct kept_medium* k) {
     return &k->ring[(k->to - 1) % KEPT_RING];
+}
+
+/* Whether a block of class c + 1 may serve class c, where the thread keeps none of its own: from two blocks
+ * to a page on, where every class has chunks. With checks=full sizes are exact. */
+WEIR_INLINE bool medium_next_serves(unsigned c) {
+    return c >= SMALL_CLASSES && c + 1 < CLASS_COUNT && size_classes[c].bytes > MEDIUM_DENSE_MAX &&
+           !full_is_on();
 }
 
 /* The owner is about to use what it keeps, until medium_leave. False: a visitor has been here; see
@@ -84,7 +96,8 @@ WEIR_INLINE bool medium_free_kept(const struct slice* s, size_t offset, void* p)
 }
 /* A block of class c >= SMALL_CLASSES at a multiple of `align`; NULL: it is for a slab to give. */
 WEIR_FN void* medium_alloc(struct heap* h, unsigned c, size_t align);
-/* The same at any address, where the thread keeps none of the class. */
+/* The same at any address, where the thread keeps none of the class; or one of the next class that it keeps:
+ * see medium_next_serves. */
 WEIR_FN void* medium_alloc_unkept(struct heap* h, unsigned c);
 /* The same where there is no memory for a slab: a chunk may have room all the same. */
 WEIR_FN void* medium_alloc_last(struct heap* h, unsigned c, size_t align);

@@ -488,7 +488,8 @@ static struct slice* slab_next(struct heap* h, unsigned c, bool first) {
 }
 
 WEIR_FN void refill_chores(struct heap* h) {
-    if ((h->slow_calls & 15) == 0) outbox_flush_all(h);
+    if (!chores_are_due(h)) return;
+    outbox_flush_all(h);
     if ((h->slow_calls & 1023) != 0) return;
     store_relaxed(&early_most, (uint64_t)EARLY_UNKNOWN);
     release_recheck();

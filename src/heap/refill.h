@@ -14,6 +14,8 @@
 WEIR_FN bool refill(struct heap* h, unsigned c);
 /* What need not be done at each slow call, by how many there were: every one that counts itself asks. */
 WEIR_FN void refill_chores(struct heap* h);
+/* Whether there are any at this one. */
+WEIR_INLINE bool chores_are_due(const struct heap* h) { return (h->slow_calls & 15) == 0; }
 /* The heap got a slab by claiming it: take in its blocks and put it where it belongs. */
 WEIR_FN void heap_adopt(struct heap* h, struct slice* s);
 /* Put the rest of a bin back on its slab's list. */

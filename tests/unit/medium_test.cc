@@ -208,6 +208,35 @@ TEST(Medium, AKeptBlockServesAlignmentsThatItHas) {
     }));
 }
 
+TEST(Medium, ABlockOfTheNextClassServesWhereNoneIsKept) {
+    EXPECT_FINE(in_child([] {
+        start("release=off");
+        for (unsigned m = 0; m + 1 < UNIT_MEDIUM_CLASSES; m++) {
+            bool serves = class_bytes(m) > 2048;
+            void* next = unit_alloc(class_bytes(m + 1));
+            ASSERT_TRUE(unit_in_chunk(next));
+            unit_free(next);
+            void* p = unit_alloc(class_bytes(m));
+            EXPECT_EQ(bare(p) == bare(next), serves) << class_bytes(m);
+            size_t usable = unit_usable(p);
+            EXPECT_EQ(usable, class_bytes(serves ? m + 1 : m));
+            EXPECT_TRUE(unit_size_matches(usable, class_bytes(m), 1));
+            void* own = unit_alloc(class_bytes(m)); // none is kept of either
+            EXPECT_EQ(unit_usable(own), class_bytes(m));
+            unit_free(p); // it is one of its own class again
+            EXPECT_EQ(bare(unit_kept_block(serves ? m + 1 : m)), bare(p));
+            unit_free(own);
+            void* first = unit_alloc(class_bytes(m)); // the class itself comes first
+            EXPECT_EQ(bare(first), bare(own));        // the youngest
+            EXPECT_EQ(unit_usable(first), class_bytes(m));
+            unit_free(first);
+            unit_collect();
+            EXPECT_TRUE(unit_arena_check());
+        }
+        expect_no_live_blocks();
+    }));
+}
+
 TEST(Medium, EverySizeAndAlignmentMatchesItsSizedFree) {
     EXPECT_FINE(in_child([] {
         start("release=off:sparse_max=65535");
