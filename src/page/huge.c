@@ -333,7 +333,7 @@ enum { LOOK_SAMPLES = 64, LOOK_WAIT_MAX = 8 };
  * twice as many for each one more. */
 enum { PROBE_EVERY = 4, PAUSE_MIN = 1 << 10, PAUSE_DOUBLINGS = 6 };
 
-static struct look_sample samples[LOOK_SAMPLES]; /* Sync: growth.looking */
+WEIR_WIDE(huge_samples) static struct look_sample samples[LOOK_SAMPLES]; /* Sync: growth.looking */
 
 static bool has_small_blocks(const struct slice* s, uint8_t kind) {
     return kind == SLICE_SLAB && load_relaxed(&s->small_class) >= 0;
