@@ -49,6 +49,14 @@ static WEIR_NOINLINE void slab_free_heapless(struct slice* s, block_t* p, uint64
     release_poke(); /* another thread's slab may have gone */
 }
 
+/* `all` blocks wait in a slab that somebody owns. */
+static WEIR_NOINLINE void slab_gave_heapless(struct slice* s, uint32_t all) {
+    size_t bytes = slab_class(s)->bytes; /* whatever the slab is by now: it is but a measure */
+    uint32_t waiting = slab_given(s, all);
+    if (waiting != 0) visit_owed(&heap_empty, waiting * bytes);
+    release_poke(); /* the slab may have gone */
+}
+
 /* Whether the thread has taken blocks of the slab's class, so that it can use what comes back. */
 static bool heap_uses(const struct heap* h, const struct slice* s) {
     unsigned c = s->size_class;
@@ -64,7 +72,7 @@ static void outbox_flush(struct heap* h, struct outbox* o) {
     o->count = 0;
     o->slab = NULL;
     size_t bytes = count * (size_t)slab_class(s)->bytes;
-    if (!slab_push_remote(s, o->first, o->last, count))
+    if (!slab_push_remote(s, o->first, o->last, count, o->doubted ? REMOTE_DOUBTED : 0))
         visit_owed(h, bytes);
     else if (heap_uses(h, s))
         heap_adopt(h, s);
@@ -80,12 +88,13 @@ static void outbox_put(struct heap* h, struct slice* s, block_t* p, const char* 
     struct outbox* o = &h->outbox[((uintptr_t)s >> SLICE_RECORD_SHIFT) % OUTBOX_SLOTS];
     if (o->slab != s) {
         outbox_flush(h, o);
-        *o = (struct outbox){.slab = s, .first = NULL, .last = p, .count = 0};
+        *o = (struct outbox){.slab = s, .first = NULL, .last = p, .count = 0, .doubted = false};
     }
     if (p == o->first) {
         core_report("double-free", REPORT_FREED, p, call);
         return;
     }
+    if (remote_mark(p) != 0) o->doubted = true;
     p->next = o->first;
     o->first = p;
     o->count++;
@@ -122,9 +131,10 @@ static void slab_free_from(struct heap* h, struct slice* s, block_t* p, bool ful
     } else if (full || (load_relaxed(&s->remote) & REMOTE_UNOWNED) != 0) {
         /* Relaxed: only chooses between the ways, all of which are right. */
         size_t bytes = slab_class(s)->bytes;
+        uint64_t doubt = full ? 0 : remote_mark(p);
         if (!heap_uses(h, s))
-            slab_free_lone(s, p, remote_first_word(s, p));
-        else if (slab_push_remote(s, p, p, 1))
+            slab_free_lone(s, p, remote_first_word(s, p) | doubt);
+        else if (slab_push_remote(s, p, p, 1, doubt))
             heap_adopt(h, s);
         else
             visit_owed(h, bytes);
@@ -143,7 +153,7 @@ static WEIR_NOINLINE void slab_free_slow(struct slice* s, block_t* p, const char
     }
     if (full) full_seal(s, p);
     if (h == &heap_empty) {
-        slab_free_heapless(s, p, remote_first_word(s, p));
+        slab_free_heapless(s, p, remote_first_word(s, p) | (full ? 0 : remote_mark(p)));
         return;
     }
     heap_enter(h);
@@ -215,7 +225,12 @@ WEIR_FN void heap_free_near(void* p, struct slice* s, const char* call) {
             slab_free_slow(s, p, call);
             return;
         }
-        slab_free_heapless(s, p, offset / GRANULE + 1);
+        uint64_t word_of_p = (offset / GRANULE + 1) | remote_mark(p);
+        uint32_t told;
+        if (!slab_give_owned(s, p, word_of_p, &told))
+            slab_free_heapless(s, p, word_of_p);
+        else if (told != 0)
+            slab_gave_heapless(s, told);
         return;
     }
     free_unkept(p, call);

@@ -27,7 +27,7 @@ enum { SPARE_SLOTS = 8, SPARE_SLICES_MAX = 16, SPARE_SLICES_SUM = 32 };
 /* A free block. The link sits in its second word: what a program writes most often through a dangling
  * pointer, the first word, then steers nothing. Links alias whatever the program stores. */
 typedef struct block {
-    uint64_t seal; /* checks=full: proof that the block is free and untouched */
+    uint64_t seal; /* checks=full: proof that the block is free and untouched; else: see remote_mark */
     struct block* next;
 } __attribute__((may_alias)) block_t;
 
@@ -45,6 +45,7 @@ struct outbox {
     block_t* first;
     block_t* last;
     uint32_t count;
+    bool doubted; /* see remote_mark */
 };
 
 /* Freed blocks of a medium class that wait for the thread's next allocations: a ring, of which the youngest

@@ -257,7 +257,10 @@ static bool slab_fill_bin(struct heap* h, unsigned c, struct slice* s, bool clea
     s->flags &= (uint8_t)~SLICE_CLOSED;
     if (full_is_on()) return slab_stock(s, clean);
     class_learn(h, c, s);
-    slab_collect(s, "malloc");
+    if (s->free == NULL && !tag_is_on())
+        slab_collect_bare(s, "malloc");
+    else
+        slab_collect(s, "malloc");
     if (exposure_is_doubted(h, s))
         exposure_resolve(h, s, "malloc");
     else if (s->free != NULL && exposure_packs(h, s))
@@ -538,13 +541,24 @@ static bool refill_from(struct heap* h, unsigned c) {
 /* Whether the list of the active slab, of `count` blocks, may become the bin's as it is: no check is due, no
  * allocation on the way to its end is sampled, and it is not to be packed or to be joined by more. */
 static bool list_serves(struct heap* h, unsigned c, struct slice* s, uint32_t count) {
-    if (count > s->built || slab_forked || load_relaxed(&s->remote) != 0) return false;
+    if (count > s->built || slab_forked) return false;
     if (exposure_is_doubted(h, s)) return false;
     if (class_is_passed(h, c) && heaps_are_many()) return false;
     if (h->turn < core_options.check_first || h->turns_unchecked + 1 >= core_options.check_every)
         return false;
     if (c < SMALL_CLASSES && (count >= h->guard_left || h->guard_due != 0)) return false;
     return !exposure_packs(h, s) && !list_stays_short(s, count);
+}
+
+/* What others freed of the active slab becomes its list where it has none. False: it has one, and more came
+ * in, which is to be joined to it. With the heap's lock. */
+static bool turn_collects(struct heap* h, unsigned c, struct slice* s) {
+    if (load_relaxed(&s->remote) == 0) return true; /* relaxed: what comes in now is for the next time */
+    if (s->free != NULL || tag_is_on()) return false;
+    class_learn(h, c, s);
+    h->left[c / 64] |= 1ull << c % 64; /* that was learnt, should the list not serve */
+    slab_collect_bare(s, "malloc");
+    return true;
 }
 
 /* What most refills of a heap of some size come to, without the rest of what slab_fill_bin looks at: the
@@ -554,10 +568,11 @@ static bool refill_turn(struct heap* h, unsigned c) {
     if (s == NULL || load_relaxed(&s->listed) != LISTED_ACTIVE || (h->slow_calls & 15) == 0) return false;
     os_lock_take(&h->lock);
     const struct slice_pages* r = slice_pages(s);
+    bool whole = (r->taken | r->ahead) == 0 && turn_collects(h, c, s);
     uint32_t used = slab_used(s);
     uint32_t count = s->built - used - r->sorted;
     block_t* first = s->free;
-    bool serves = first != NULL && (r->taken | r->ahead) == 0 && list_serves(h, c, s, count);
+    bool serves = whole && first != NULL && list_serves(h, c, s, count);
     if (serves) {
         s->free = NULL;
         exposure_turn(h, s, used + count);
@@ -565,6 +580,7 @@ static bool refill_turn(struct heap* h, unsigned c) {
     os_lock_give(&h->lock);
     if (!serves) return false;
     h->turns_unchecked++;
+    h->left[c / 64] &= ~(1ull << c % 64);
     if (c < SMALL_CLASSES) h->guard_left -= count;
     h->bins[c].head = first;
     h->bins[c].base = slice_address(s);

@@ -127,7 +127,8 @@ WEIR_FN bool slab_check_list(struct slice* s, const char* call) {
     return false;
 }
 
-WEIR_FN void slab_collect(struct slice* s, const char* call) {
+/* `whole`: the list is followed to its end, whatever its word says. */
+WEIR_INLINE void remote_collect(struct slice* s, bool whole, const char* call) {
     if (load_relaxed(&s->remote) == 0) return; /* relaxed: what is missed now is found next time */
     /* Acquire: pairs with the release of slab_push_remote, which published the links. */
     uint64_t word = xchg_acquire(&s->remote, 0);
@@ -138,12 +139,21 @@ WEIR_FN void slab_collect(struct slice* s, const char* call) {
         core_report("double-free", REPORT_FREED, first, call);
         return;
     }
-    block_t* last = slab_walk(s, first, count, call);
-    if (last == NULL) return; /* reported; the blocks stay counted as in use */
-    last->next = s->free;
+    if (whole || weir_unlikely((word & REMOTE_DOUBTED) != 0)) {
+        block_t* last = slab_walk(s, first, count, call);
+        if (last == NULL) return; /* reported; the blocks stay counted as in use */
+        last->next = s->free;
+    }
     s->free = first;
     slab_recount_used(s, used - count);
     add_relaxed(&heap_totals.remote_frees, count);
+}
+
+WEIR_FN void slab_collect(struct slice* s, const char* call) { remote_collect(s, true, call); }
+
+WEIR_FN void slab_collect_bare(struct slice* s, const char* call) {
+    weir_assert(s->free == NULL);
+    remote_collect(s, false, call);
 }
 
 WEIR_FN bool slab_disown(struct slice* s) {
@@ -187,14 +197,6 @@ static void records_let(struct region* r) {
         __atomic_fetch_sub(&r->visitors, 1, __ATOMIC_RELEASE); /* pairs with span_free */
 }
 
-/* The block that the remote word starts with, as seen from one whose own word is `own`; NULL: none. */
-WEIR_INLINE block_t* remote_beside(const block_t* p, uint64_t own, uint64_t word) {
-    const uint64_t granules = (1ull << REMOTE_TAG_SHIFT) - 1;
-    if ((word & granules) == 0) return NULL;
-    uintptr_t at = (uintptr_t)tag_clear(p) + ((word & granules) - (own & granules)) * GRANULE;
-    return tag_with(at, (unsigned)(word >> REMOTE_TAG_SHIFT) & 15);
-}
-
 /* Returns the remote word as it was. An unowned slab stays so until `patience` blocks wait. */
 WEIR_INLINE uint64_t push_remote(struct slice* s, uint64_t first_word, block_t* first, block_t* last,
                                  uint32_t count, uint32_t patience) {
@@ -204,16 +206,18 @@ WEIR_INLINE uint64_t push_remote(struct slice* s, uint64_t first_word, block_t* 
         last->next = remote_beside(first, first_word, word);
         uint32_t all = remote_count(word) + count;
         wanted = (uint64_t)all * REMOTE_ONE | first_word;
-        if (patience != 0 && all != patience) wanted |= word & REMOTE_UNOWNED;
+        wanted |=
+            word & (patience != 0 && all != patience ? REMOTE_UNOWNED | REMOTE_DOUBTED : REMOTE_DOUBTED);
         /* Release: publishes the links to slab_collect. Acquire: if the slab was unowned, its record. */
     } while (!cas_acq_rel(&s->remote, &word, wanted));
     if ((word & (REMOTE_UNOWNED | REMOTE_FIRST)) == 0) slab_nudge(s);
     return word;
 }
 
-WEIR_FN bool slab_push_remote(struct slice* s, block_t* first, block_t* last, uint32_t count) {
+WEIR_FN bool slab_push_remote(struct slice* s, block_t* first, block_t* last, uint32_t count,
+                              uint64_t doubt) {
     struct region* r = records_hold(s);
-    uint64_t word = push_remote(s, remote_first_word(s, first), first, last, count, 0);
+    uint64_t word = push_remote(s, remote_first_word(s, first) | doubt, first, last, count, 0);
     bool mine = (word & REMOTE_UNOWNED) != 0;
     if (!mine) available_steal(s);
     records_let(r);
@@ -228,17 +232,31 @@ static bool drained_claim(struct slice* s, bool was_unowned) {
     return false;
 }
 
+/* So many blocks of an unowned slab with these counts wait until somebody is told. */
+WEIR_INLINE uint32_t given_enough(const struct size_class* k, uint64_t counts) {
+    const uint32_t part = counts_built(counts) / GIVEN_PART;
+    return part >= class_enough(k) ? class_enough(k) : part != 0 ? part : 1;
+}
+WEIR_INLINE uint32_t given_untold(uint32_t all, uint32_t enough) {
+    return all == enough ? enough : all % GIVEN_STEP == 0 ? GIVEN_STEP : 0;
+}
+
+WEIR_FN uint32_t slab_given(struct slice* s, uint32_t all) {
+    if (all == 1) slab_nudge(s);
+    uint64_t counts = load_acquire(&s->counts); /* acquire: as in slab_give_remote */
+    uint32_t enough = given_enough(slab_class(s), counts);
+    if (counts_used(counts) == all) available_steal(s);
+    return given_untold(all, enough);
+}
+
 WEIR_FN bool slab_give_remote(struct slice* s, block_t* p, uint64_t word_of_p, uint32_t* waiting) {
-    enum { step = 16, built_part = 4 };
     /* Relaxed: of an unowned slab they stay, and of another one the number does not count. */
-    const uint32_t part = counts_built(load_relaxed(&s->counts)) / built_part;
-    uint32_t enough = class_enough(slab_class(s));
-    if (part < enough) enough = part != 0 ? part : 1;
+    uint32_t enough = given_enough(slab_class(s), load_relaxed(&s->counts));
     struct region* r = records_hold(s);
     uint64_t word = push_remote(s, word_of_p, p, p, 1, enough);
     bool was_unowned = (word & REMOTE_UNOWNED) != 0;
     uint32_t all = remote_count(word) + 1;
-    *waiting = all == enough ? enough : all % step == 0 ? step : 0;
+    *waiting = given_untold(all, enough);
     bool mine = was_unowned && all == enough;
     /* Acquire: of an unowned slab, the compare above read what its owner released when it gave the slab up.
      */

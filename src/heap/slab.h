@@ -3,8 +3,8 @@
  * Internal to the heap layer. It deliberately knows nothing of bins: which slab a heap allocates from is
  * refill.c's business.
  *
- *   remote word   63       62 .. 32    31 .. 28            27 .. 0
- *               [ UNOWNED |  count  | first block's tag | its granule + 1, 0: none ]
+ *   remote word   63        62        61 .. 32    31 .. 28            27 .. 0
+ *               [ UNOWNED | DOUBTED |  count  | first block's tag | its granule + 1, 0: none ]
  *
  * Ownership. A slab is owned (owner word set, UNOWNED clear) or not. Only its owner sets UNOWNED, by a
  * release that publishes the whole record; whoever clears it by compare-and-swap, with acquire, is the
@@ -23,6 +23,7 @@
 #include "tag/tag.h"
 
 #define REMOTE_UNOWNED (1ull << 63)
+#define REMOTE_DOUBTED (1ull << 62) /* a block of the list may be on it twice: see remote_mark */
 #define REMOTE_ONE (1ull << 32)
 #define REMOTE_FIRST 0xffffffffull
 #define REMOTE_TAG_SHIFT 28
@@ -30,7 +31,18 @@
 WEIR_INLINE const struct size_class* slab_class(const struct slice* s) {
     return &size_classes[s->size_class];
 }
-WEIR_INLINE uint32_t remote_count(uint64_t word) { return (uint32_t)((word & ~REMOTE_UNOWNED) >> 32); }
+WEIR_INLINE uint32_t remote_count(uint64_t word) { return (uint32_t)(word >> 32 & 0x3fffffff); }
+/* Owners do not follow all lists that come in: what would tell a double free has to be seen when a block is
+ * given. A block that is on its way to a remote list says so in its first word, until the program that gets
+ * it next writes there. One that says so already may be freed for the second time: returns REMOTE_DOUBTED,
+ * which goes into the remote word, and its owner follows the list. Not with checks=full, whose own word it
+ * is. */
+WEIR_INLINE uint64_t remote_mark(block_t* p) {
+    uint64_t mark = ~(uint64_t)(uintptr_t)tag_clear(p);
+    if (weir_unlikely(p->seal == mark)) return REMOTE_DOUBTED;
+    p->seal = mark;
+    return 0;
+}
 /* With the tag, which the block may have changed while its place on the list stayed the same. */
 WEIR_INLINE uint64_t remote_first_word(const struct slice* s, const block_t* p) {
     uint64_t granule = ((uintptr_t)tag_clear(p) - slice_address(s)) / GRANULE + 1;
@@ -40,6 +52,14 @@ WEIR_INLINE block_t* remote_first(const struct slice* s, uint64_t word) {
     uint64_t granule = word & ((1ull << REMOTE_TAG_SHIFT) - 1);
     if (granule == 0) return NULL;
     return tag_with(slice_address(s) + (granule - 1) * GRANULE, (unsigned)(word >> REMOTE_TAG_SHIFT) & 15);
+}
+
+/* The block that the remote word starts with, as seen from one whose own word is `own`; NULL: none. */
+WEIR_INLINE block_t* remote_beside(const block_t* p, uint64_t own, uint64_t word) {
+    const uint64_t granules = (1ull << REMOTE_TAG_SHIFT) - 1;
+    if ((word & granules) == 0) return NULL;
+    uintptr_t at = (uintptr_t)tag_clear(p) + ((word & granules) - (own & granules)) * GRANULE;
+    return tag_with(at, (unsigned)(word >> REMOTE_TAG_SHIFT) & 15);
 }
 
 /* The word of the three counts, for those who look without being the owner: `until` counts down in it by
@@ -149,15 +169,40 @@ WEIR_FN bool slab_holds_block(const struct slice* s, const void* p);
 WEIR_FN block_t* slab_walk(const struct slice* s, block_t* first, uint32_t count, const char* call);
 /* Owner: take in what other threads freed. */
 WEIR_FN void slab_collect(struct slice* s, const char* call);
+/* The same where the slab's own list is empty and becomes a bin's now, which checks it when its turn has
+ * come: a list is not followed that nothing speaks against. */
+WEIR_FN void slab_collect_bare(struct slice* s, const char* call);
 /* Owner: give up a slab that is on no list. False: blocks came in meanwhile, it is still the caller's. */
 WEIR_FN bool slab_disown(struct slice* s);
 /* Hand `count` linked blocks to the slab's owner. True: nobody owned it, and the caller does now. False:
- * the slab may be gone when the call returns. */
-WEIR_FN bool slab_push_remote(struct slice* s, block_t* first, block_t* last, uint32_t count);
+ * the slab may be gone when the call returns. `doubt`: REMOTE_DOUBTED or 0. */
+WEIR_FN bool slab_push_remote(struct slice* s, block_t* first, block_t* last, uint32_t count, uint64_t doubt);
 /* Hand one block to a slab that the caller has no use for. One that nobody owns stays so until enough blocks
  * wait there, or all have come back: then it is the caller's (true). *waiting: so many blocks more wait than
- * anybody was told of. word_of_p: remote_first_word. */
+ * anybody was told of. word_of_p: remote_first_word, and REMOTE_DOUBTED. */
 WEIR_FN bool slab_give_remote(struct slice* s, block_t* p, uint64_t word_of_p, uint32_t* waiting);
+/* Others are told of every so many blocks that wait, and of those that are enough: of few that are built,
+ * such a part. */
+enum { GIVEN_STEP = 16, GIVEN_PART = 4 };
+/* What slab_give_remote mostly comes to, for a slab in the primary region: somebody owns it. False: nothing
+ * was done. *told: slab_given is to be called with that; 0: nothing more to do. */
+WEIR_INLINE bool slab_give_owned(struct slice* s, block_t* p, uint64_t word_of_p, uint32_t* told) {
+    uint64_t word = load_relaxed(&s->remote); /* relaxed: the compare below decides */
+    do {
+        if (weir_unlikely(((word | word_of_p) & (REMOTE_UNOWNED | REMOTE_DOUBTED)) != 0)) return false;
+        p->next = remote_beside(p, word_of_p, word);
+        /* Release: publishes the link to slab_collect. */
+    } while (!cas_acq_rel(&s->remote, &word, (word & ~REMOTE_FIRST) + REMOTE_ONE + word_of_p));
+    uint32_t all = (uint32_t)(word >> 32) + 1;
+    uint64_t counts = load_acquire(&s->counts); /* acquire: as in slab_give_remote */
+    bool more = all == 1 || all % GIVEN_STEP == 0 || all == class_enough(slab_class(s)) ||
+                all == counts_built(counts) / GIVEN_PART || all == counts_used(counts);
+    *told = weir_unlikely(more) ? all : 0;
+    return true;
+}
+/* So many blocks waited in an owned slab when one was given to it: nudges the owner, releases the slab when
+ * all are back. As *waiting of slab_give_remote. */
+WEIR_FN uint32_t slab_given(struct slice* s, uint32_t all);
 /* Owner, whose word it does not carry any more: give it up with what waits on its remote list. True: all its
  * blocks do. */
 WEIR_FN bool slab_leave(struct slice* s);

@@ -357,7 +357,7 @@ static uint32_t visitor_sorts(const struct view* v, struct sorting* l, const blo
     if (done == count) return done;
     block_t* last = l->left;
     while (last->next != end) last = last->next;
-    slab_push_remote(v->slab, l->left, last, count - done);
+    slab_push_remote(v->slab, l->left, last, count - done, REMOTE_DOUBTED);
     return done;
 }
 

@@ -32,8 +32,10 @@ enum purge { PURGE_NONE, PURGE_GROWN, PURGE_OLD, PURGE_YOUNG, PURGE_ALL };
 WEIR_VAR struct release_totals release_totals;
 WEIR_VAR struct os_lock release_lock = {.rank = LOCK_RELEASE};
 WEIR_VAR uint32_t release_state;
-WEIR_VAR uint32_t release_busy;
-WEIR_VAR uint64_t release_owed;
+/* Lines of their own: all threads look at the one on their slow paths, and those that free for others write
+ * the other. */
+WEIR_VAR uint32_t release_busy __attribute__((aligned(64)));
+WEIR_VAR uint64_t release_owed __attribute__((aligned(64)));
 WEIR_VAR uint64_t release_parked;
 WEIR_VAR void (*release_look_hook)(bool all);
 WEIR_VAR void (*release_tick_hook)(void);

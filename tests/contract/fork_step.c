@@ -51,7 +51,7 @@ static bool blocks_are_mine = true;    /* what was given back to another thread'
 static int in_hand = -1;               /* slot that the call frees or resizes; its content may be gone */
 static unsigned long forks;
 static uintptr_t library;     /* where its code begins */
-static uint8_t seen[1 << 18]; /* forks by the instruction's place, in this state */
+static uint8_t seen[1 << 19]; /* forks by the instruction's place, in this state */
 static uintptr_t program;
 static uint8_t seen_in_program[1 << 16];
 

@@ -114,6 +114,7 @@ size_t unit_kept_bytes(void) { return heap_self()->kept_bytes; }
 size_t unit_kept_bytes_max(void) { return KEPT_BYTES_MAX; }
 uint64_t unit_remote_count(const struct slice* s) { return remote_count(load_acquire(&s->remote)); }
 bool unit_is_unowned(const struct slice* s) { return (load_acquire(&s->remote) & REMOTE_UNOWNED) != 0; }
+bool unit_is_doubted(const struct slice* s) { return (load_acquire(&s->remote) & REMOTE_DOUBTED) != 0; }
 bool unit_is_mine(const struct slice* s) { return owner_heap(load_relaxed(&s->owner)) == heap_self(); }
 bool unit_is_orphan(const struct slice* s) { return (s->flags & SLICE_ORPHAN) != 0; }
 bool unit_is_large(const struct slice* s) { return s->kind == SLICE_LARGE; }

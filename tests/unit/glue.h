@@ -54,6 +54,7 @@ size_t unit_kept_bytes(void);
 size_t unit_kept_bytes_max(void);
 uint64_t unit_remote_count(const struct slice* s);
 bool unit_is_unowned(const struct slice* s);
+bool unit_is_doubted(const struct slice* s); /* what waits on the remote list is to be followed */
 bool unit_is_mine(const struct slice* s);
 bool unit_is_orphan(const struct slice* s);
 bool unit_is_large(const struct slice* s);

@@ -8,6 +8,7 @@ extern "C" {
 }
 #include <atomic>
 #include <cstdlib>
+#include <cstring>
 #include <set>
 
 namespace {
@@ -520,6 +521,145 @@ TEST(Remote, ManyThatOnlyFree) {
         EXPECT_GE(unit_check_slabs(), 0);
         expect_nothing_left();
     }));
+}
+
+// A thread without a heap frees blocks of a slab that has an owner: the owner takes in the first one at its
+// next free, the helper is told of each 16, and the last one ends the slab, wherever its owner may be.
+TEST(Remote, AnOwnersBlocksComeBackByAThreadWithoutAHeap) {
+    EXPECT_FINE(in_child([] {
+        enum { size = 256, step = 16 };
+        unit_attach();
+        const struct size_class& k = size_classes[class_of(size)];
+        std::vector<void*> all = many(k.capacity + 1, size);
+        struct slice* s = unit_slice(all[0]);
+        unit_free(all[0]);
+        ASSERT_TRUE(unit_is_mine(s));
+        Worker other;
+        other.does([&] { unit_free(all[1]); });
+        EXPECT_EQ(unit_remote_count(s), 1u);
+        unit_free(all[2]); // nudged: the free looks
+        EXPECT_EQ(unit_remote_count(s), 0u);
+        uint64_t told = unit_release_owed();
+        for (unsigned i = 1; i <= k.capacity - 3u; i++) {
+            other.does([&] { unit_free(all[2 + i]); });
+            if (i % step == 0) told += step * size;
+            if (i == k.capacity - 3u) break;
+            EXPECT_EQ(unit_release_owed(), told) << i;
+            EXPECT_EQ(unit_remote_count(s), i);
+        }
+        EXPECT_NE(s->kind, SLICE_SLAB);
+        other.end();
+        unit_free(all.back());
+        expect_nothing_left();
+    }));
+}
+
+// Who frees for others: threads without a heap, with one that has no use for the class, and with one that
+// has.
+enum class Giver { heapless, attached, user };
+void gives(Giver giver, size_t size) {
+    if (giver == Giver::heapless) return;
+    unit_free(unit_alloc(64));
+    if (giver == Giver::user) unit_free(unit_alloc(size));
+}
+// As many(), but nothing is written to them.
+std::vector<void*> bare(unsigned count, size_t size) {
+    std::vector<void*> all(count);
+    for (void*& p : all) p = unit_alloc(size);
+    return all;
+}
+constexpr Giver givers[] = {Giver::heapless, Giver::attached, Giver::user};
+
+// Of a slab with an owner, or of a full one without, a block is freed, 16 others, the first one again, and
+// one more; `written`: the program wrote to it in between.
+Ended freed_twice(Giver giver, bool full, bool written) {
+    return in_child([=] {
+        enum { size = 48, between = 16 };
+        core_options.check_first = 0;
+        core_options.check_every = 1u << 20;
+        unit_attach();
+        const struct size_class& k = size_classes[class_of(size)];
+        std::vector<void*> all = many(full ? k.capacity + 1 : between + 4, size);
+        for (void* p : all) memset(p, 1, size);
+        Worker other;
+        other.does([&] {
+            gives(giver, size);
+            for (unsigned i = 0; i <= between; i++) unit_free(all[i]);
+            if (written) memset(all[0], 1, sizeof(uint64_t));
+            unit_free(all[0]);
+            if (giver != Giver::heapless) unit_collect();
+            unit_free(all[between + 1]); // and one more, that is as it should be
+            if (giver != Giver::heapless) unit_collect();
+        });
+        if (unit_is_doubted(unit_slice(all[0])) == written) _exit(1);
+        bare(2 * k.capacity, size);
+        _exit(0);
+    });
+}
+
+// Lists from others are not followed in general: but for those with a block that was free already.
+TEST(Remote, WhatOthersFreeTwiceIsFoundInEachList) {
+    for (Giver giver : givers)
+        for (bool full : {false, true}) {
+            if (full && giver == Giver::user) continue; // it adopts the slab, and frees as an owner does
+            for (bool written : {false, true}) {
+                Ended ended = freed_twice(giver, full, written);
+                EXPECT_EQ(ended.aborted(), !written) << int(giver) << full << ended.printed;
+                // From an outbox the list comes to its end early, as if it had been written to.
+                const char* what = giver == Giver::heapless || full ? "weir: double-free: already freed 0x"
+                                                                    : "weir: corrupt-list: ";
+                EXPECT_EQ(ended.printed.find(what), written ? std::string::npos : 0) << ended.printed;
+            }
+        }
+}
+
+// What nothing speaks against is followed when its turn has come.
+TEST(Remote, ListsFromOthersAreFollowedInTurn) {
+    for (unsigned every : {1u, 1u << 20}) {
+        Ended ended = in_child([&] {
+            core_options.check_first = 0;
+            core_options.check_every = every;
+            unit_attach();
+            std::vector<void*> all = many(20, 48);
+            Worker other;
+            other.does([&] {
+                for (unsigned i : {1, 2, 3}) unit_free(all[i]);
+                memset(all[1], 1, 8);
+                unit_free(all[1]);
+            });
+            EXPECT_FALSE(unit_is_doubted(unit_slice(all[1])));
+            bare(200, 48);
+            _exit(0);
+        });
+        EXPECT_EQ(ended.aborted(), every == 1) << every << ended.printed;
+    }
+}
+
+// A program may leave a block's first word as it was: that is no double free, and no block is lost by it.
+TEST(Remote, BlocksThatNobodyWroteToAreNotFreedTwice) {
+    for (Giver giver : givers)
+        EXPECT_FINE(in_child([=] {
+            enum { count = 200, rounds = 20 };
+            core_options.check_first = 0;
+            unit_attach();
+            Worker other;
+            other.does([=] { gives(giver, 48); });
+            bool doubted = false;
+            for (unsigned round = 0; round < rounds; round++) {
+                std::vector<void*> all = bare(count, 48);
+                EXPECT_EQ(std::set<void*>(all.begin(), all.end()).size(), count + 0u);
+                other.does([&] {
+                    for (void* p : all) unit_free(p);
+                    if (giver != Giver::heapless) unit_collect();
+                });
+                doubted |= unit_is_doubted(unit_slice(all[0]));
+                EXPECT_GE(unit_check_slabs(), 0);
+            }
+            EXPECT_TRUE(doubted);
+            other.end();
+            unit_collect();
+            expect_nothing_left();
+        }));
 }
 
 } // namespace
