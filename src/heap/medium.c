@@ -156,6 +156,7 @@ static void outgoing_send(struct outgoing* o) {
 /* The `count` oldest kept blocks of the class are the thread's no more. */
 static void outgoing_put(struct outgoing* o, struct heap* h, unsigned m, unsigned count) {
     struct kept_medium* k = &h->kept_medium[m];
+    if (count == 0) return; /* a visitor writes nothing then: the owner may have gone on */
     if (o->count + count > sizeof o->blocks / sizeof o->blocks[0]) outgoing_send(o);
     for (unsigned i = 0; i < count; i++) {
         o->blocks[o->count++] = k->ring[k->from % KEPT_RING].block;
