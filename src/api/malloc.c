@@ -24,16 +24,11 @@ static WEIR_COLD void* fail(int error) {
     return NULL;
 }
 
-static WEIR_NOINLINE void* malloc_slow(size_t size) {
-    void* p = heap_alloc_slow(size);
-    return weir_likely(p != NULL) ? p : fail(ENOMEM);
-}
-
 WEIR_EXPORT void* malloc(size_t size) {
     size_t last = size - 1;
-    if (weir_unlikely(last >= SMALL_MAX)) return malloc_slow(size);
+    if (weir_unlikely(last >= SMALL_MAX)) return heap_alloc_slow(size);
     void* p = heap_alloc_fast(last);
-    if (weir_unlikely(p == NULL)) return malloc_slow(size);
+    if (weir_unlikely(p == NULL)) return heap_alloc_slow(size);
     return p;
 }
 

@@ -90,7 +90,7 @@ WEIR_INLINE uintptr_t align_up(uintptr_t n, uintptr_t power) { return (n + power
 WEIR_INLINE uintptr_t align_down(uintptr_t n, uintptr_t power) { return n & ~(power - 1); }
 WEIR_INLINE bool is_power_of_two(uintptr_t n) { return n != 0 && (n & (n - 1)) == 0; }
 /* Index of the highest set bit; n must not be 0. */
-WEIR_INLINE unsigned bit_high(uint64_t n) { return 63u - (unsigned)__builtin_clzll(n); }
+WEIR_INLINE unsigned bit_high(uint64_t n) { return 63u ^ (unsigned)__builtin_clzll(n); }
 WEIR_INLINE unsigned bit_low(uint64_t n) { return (unsigned)__builtin_ctzll(n); }
 
 #endif

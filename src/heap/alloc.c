@@ -2,6 +2,8 @@
  *
  * SPDX-License-Identifier: Apache-2.0
  */
+#include <errno.h>
+
 #include "core/report.h"
 #include "heap/free.h"
 #include "heap/full.h"
@@ -95,6 +97,11 @@ static void* medium_alloc_direct(struct heap* h, unsigned c) {
     return p;
 }
 
+static WEIR_COLD void* no_memory(void) {
+    errno = ENOMEM;
+    return NULL;
+}
+
 static WEIR_NOINLINE void* alloc_unkept(size_t size) {
     bool zeroed;
     huge_learn_if_due();
@@ -102,8 +109,9 @@ static WEIR_NOINLINE void* alloc_unkept(size_t size) {
         void* p = medium_alloc_direct(heap_self(), class_of(size));
         if (weir_likely(p != NULL)) return p;
     }
-    if (size <= SLAB_MAX) return class_alloc(heap_self(), class_of(size == 0 ? 1 : size), size, 1);
-    return span_block_alloc(size, 1, &zeroed);
+    void* p = size > SLAB_MAX ? span_block_alloc(size, 1, &zeroed)
+                              : class_alloc(heap_self(), class_of(size == 0 ? 1 : size), size, 1);
+    return weir_likely(p != NULL) ? p : no_memory();
 }
 
 static WEIR_NOINLINE void* alloc_large(size_t size) {

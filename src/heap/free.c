@@ -144,7 +144,7 @@ static void slab_free_from(struct heap* h, struct slice* s, block_t* p, bool ful
 }
 
 /* A block of a slab that is not the caller's, or of one that is with checks=full. */
-static WEIR_NOINLINE void slab_free_slow(struct slice* s, block_t* p, const char* call) {
+static WEIR_NOINLINE void slab_free_slow(block_t* p, struct slice* s, const char* call) {
     struct heap* h = heap_self();
     bool full = full_is_on();
     if (full && full_is_free(p)) {
@@ -174,7 +174,7 @@ static void slab_free_tagged(struct slice* s, block_t* p, const char* call) {
     if (slab_is_own(s))
         slab_push(s, tagged);
     else
-        slab_free_slow(s, tagged, call);
+        slab_free_slow(tagged, s, call);
 }
 
 static WEIR_NOINLINE void free_unkept(void* p, const char* call) {
@@ -192,10 +192,10 @@ static WEIR_NOINLINE void free_unkept(void* p, const char* call) {
     }
     if (load_relaxed(&s->kind) == SLICE_SLAB_REST) s -= s->back;
     if (load_relaxed(&s->kind) == SLICE_CHUNK) {
-        medium_free(s, p, call);
+        medium_free(p, s, call);
     } else if (load_relaxed(&s->kind) == SLICE_SLAB && slab_holds_block(s, address)) {
         if (weir_likely(!tag_is_on()))
-            slab_free_slow(s, p, call);
+            slab_free_slow(p, s, call);
         else if (tagged_fits(p, call))
             slab_free_tagged(s, p, call);
     } else if (load_relaxed(&s->kind) == SLICE_LARGE && slice_address(s) == (uintptr_t)address) {
@@ -209,20 +209,20 @@ static WEIR_NOINLINE void free_unkept(void* p, const char* call) {
 WEIR_FN void heap_free_near(void* p, struct slice* s, const char* call) {
     size_t offset = (uintptr_t)p & (SLICE_BYTES - 1);
     uint8_t kind = load_relaxed(&s->kind);
-    if (kind == SLICE_SLAB_REST) {
+    if (weir_likely(kind == SLICE_SLAB_REST)) {
         offset += (size_t)s->back << SLICE_SHIFT;
         s -= s->back;
         kind = load_relaxed(&s->kind);
     }
-    if (kind == SLICE_CHUNK) {
-        if (!medium_free_kept(s, offset, p)) medium_free(s, p, call);
+    if (weir_likely(kind == SLICE_CHUNK)) {
+        if (weir_unlikely(!medium_free_kept(p, s, offset))) medium_free(p, s, call);
         return;
     }
     if (kind == SLICE_LARGE && large_free_kept(s, p)) return;
     uint32_t block;
     if (kind == SLICE_SLAB && weir_likely(!tag_is_on()) && class_finds_block(slab_class(s), offset, &block)) {
         if (heap_self() != &heap_empty || full_is_on()) {
-            slab_free_slow(s, p, call);
+            slab_free_slow(p, s, call);
             return;
         }
         uint64_t word_of_p = (offset / GRANULE + 1) | remote_mark(p);

@@ -62,7 +62,8 @@ struct kept_block {
 };
 struct kept_medium {
     uint32_t from, to; /* Sync: see kept_gate; relaxed atomics, for the census */
-    struct kept_block ring[KEPT_RING];
+    uint32_t most;     /* so many may wait; 0: not known yet, see medium_has_room */
+    uint32_t bytes;    /* of one; set with `most` */
 };
 
 /* Whether the owner may use its kept medium blocks: not once a visitor asked for them, or took them. */
@@ -154,6 +155,7 @@ struct heap {
     struct outbox outbox[OUTBOX_SLOTS];
     struct slice* exposed_slabs[EXPOSED_SLOTS]; /* a ring of those with a charge, or that had one */
     struct kept_medium kept_medium[MEDIUM_CLASSES];
+    struct kept_block kept_rings[MEDIUM_CLASSES][KEPT_RING];
 };
 
 WEIR_VAR_DECL struct heap heap_empty;
@@ -199,7 +201,8 @@ WEIR_INLINE struct heap* owner_heap(const void* word) {
 
 WEIR_INLINE struct heap* heap_self(void) { return arch_thread_word(); }
 
-/* `size` bytes for the calling thread, any size; NULL: no memory (errno is the api layer's). */
+/* `size` bytes for the calling thread, any size; NULL: no memory, and errno is ENOMEM: malloc ends with this
+ * call. Elsewhere errno is the api layer's. */
 WEIR_FN WEIR_NOINLINE void* heap_alloc_slow(size_t size);
 /* The same, aligned to `align`, a power of two. */
 WEIR_FN void* heap_alloc_aligned(size_t size, size_t align);
@@ -269,7 +272,7 @@ WEIR_INLINE void* heap_alloc_fast(size_t last) {
 static_assert(sizeof(struct bin) == GRANULE, "a small size, rounded down to a granule, is its bin's offset");
 static_assert(offsetof(struct heap, bins) == 0, "the bins start the heap");
 
-/* malloc without errno. */
+/* malloc. */
 WEIR_INLINE void* heap_alloc(size_t size) {
     size_t last = size - 1; /* 0 wraps and goes the slow way */
     if (weir_unlikely(last >= SMALL_MAX)) return heap_alloc_slow(size);

@@ -35,14 +35,16 @@ static WEIR_COLD void medium_open(struct heap* h) {
 
 /* As medium_enter, always: to keep blocks; or to see to the counts and give back what is kept. Where all was
  * taken no visitor comes before the owner opens. */
-static void medium_enter_keep(struct heap* h) {
-    while (!medium_enter(h)) medium_open(h);
+static uint32_t medium_enter_keep(struct heap* h) {
+    uint32_t inside;
+    while (!medium_enter(h, &inside)) medium_open(h);
+    return inside;
 }
-static void medium_enter_count(struct heap* h) {
-    if (load_acquire(&h->kept_gate) == KEPT_TAKEN) /* pairs with kept_take */
-        owner_increment(&h->kept_inside);
-    else
-        medium_enter_keep(h);
+static uint32_t medium_enter_count(struct heap* h) {
+    if (load_acquire(&h->kept_gate) != KEPT_TAKEN) return medium_enter_keep(h); /* pairs with kept_take */
+    uint32_t inside = h->kept_inside;
+    store_relaxed(&h->kept_inside, inside + 1);
+    return inside;
 }
 
 /* A block is the thread's from now on; so many are no more. */
@@ -69,9 +71,9 @@ static void* medium_from_arena(struct heap* h, unsigned m, size_t align, bool ze
     if (p == NULL) p = zero ? arena_alloc_zeroed(&h->arena, m, align) : arena_alloc(&h->arena, m, align);
     if (p == NULL) return NULL;
     if (zero) h->medium_zeroed = p;
-    medium_enter_count(h);
+    uint32_t inside = medium_enter_count(h);
     medium_came(h, m);
-    medium_leave(h);
+    medium_leave(h, inside);
     store_relaxed(&h->handed_out, h->handed_out + 1);
     return p;
 }
@@ -99,7 +101,7 @@ static void* medium_alloc_shared(struct heap* h, unsigned c, size_t align) {
 WEIR_FN void* medium_alloc(struct heap* h, unsigned c, size_t align) {
     unsigned m = c - SMALL_CLASSES;
     if (weir_unlikely(load_relaxed(&h->kept_gate) == KEPT_ASKED)) medium_open(h);
-    if (((uintptr_t)medium_youngest(&h->kept_medium[m])->block & (align - 1)) == 0) {
+    if (((uintptr_t)medium_youngest(h, m)->block & (align - 1)) == 0) {
         void* kept = medium_unkeep(h, m);
         if (kept != NULL) return kept;
     }
@@ -159,7 +161,7 @@ static void outgoing_put(struct outgoing* o, struct heap* h, unsigned m, unsigne
     if (count == 0) return; /* a visitor writes nothing then: the owner may have gone on */
     if (o->count + count > sizeof o->blocks / sizeof o->blocks[0]) outgoing_send(o);
     for (unsigned i = 0; i < count; i++) {
-        o->blocks[o->count++] = k->ring[k->from % KEPT_RING].block;
+        o->blocks[o->count++] = medium_kept_at(h, m, k->from)->block;
         __atomic_signal_fence(__ATOMIC_SEQ_CST);
         store_relaxed(&k->from, k->from + 1);
     }
@@ -208,8 +210,10 @@ static void* medium_next(struct slice* s, void* p, const char* call) {
 /* Block p is what heap h, the caller's, keeps, or goes back. True: there is something for a pass. */
 static bool medium_free_own(struct heap* h, unsigned m, void* p, uint16_t* block) {
     bool some = false;
-    medium_enter_keep(h);
+    uint32_t inside = medium_enter_keep(h);
     h->kept_medium_max = medium_kept_max(h);
+    h->kept_medium[m].most = medium_kept_count_max(m);
+    h->kept_medium[m].bytes = (uint32_t)medium_bytes(m);
     if (medium_bytes(m) <= h->kept_medium_max) {
         if (!medium_has_room(h, m)) some = medium_make_room(h, m);
         medium_keep(h, m, p, block);
@@ -217,11 +221,11 @@ static bool medium_free_own(struct heap* h, unsigned m, void* p, uint16_t* block
         medium_gone(h, m, 1);
         some = arena_free(&p, 1);
     }
-    medium_leave(h);
+    medium_leave(h, inside);
     return some;
 }
 
-WEIR_FN void medium_free(struct slice* s, void* p, const char* call) {
+WEIR_FN void medium_free(void* p, struct slice* s, const char* call) {
     struct heap* h = heap_self();
     uint16_t* block = arena_block_any(s, p);
     uint32_t known = block == NULL ? BLOCK_KEPT : load_relaxed(block);
@@ -255,10 +259,10 @@ WEIR_FN bool medium_grow(struct slice* s, const void* p, size_t size) {
     unsigned m = class_of(size) - SMALL_CLASSES;
     if (!arena_grow(s, p, m)) return false;
     if (h == &heap_empty) return true;
-    medium_enter_count(h);
+    uint32_t inside = medium_enter_count(h);
     medium_gone(h, before, 1);
     medium_came(h, m);
-    medium_leave(h);
+    medium_leave(h, inside);
     return true;
 }
 
@@ -276,16 +280,16 @@ static void outgoing_put_all(struct outgoing* o, struct heap* h) {
 WEIR_FN void medium_drop_all(struct heap* h) {
     struct outgoing o;
     outgoing_start(&o);
-    medium_enter_count(h);
+    uint32_t inside = medium_enter_count(h);
     outgoing_put_all(&o, h);
-    medium_leave(h);
+    medium_leave(h, inside);
     outgoing_send(&o);
 }
 
 WEIR_FN void medium_age(struct heap* h) {
-    medium_enter_count(h);
+    uint32_t inside = medium_enter_count(h);
     for (unsigned m = 0; m < MEDIUM_CLASSES; m++) h->medium_out[m] /= 2;
-    medium_leave(h);
+    medium_leave(h, inside);
 }
 
 /* ---- Visitors. */

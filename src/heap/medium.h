@@ -27,8 +27,12 @@ WEIR_INLINE size_t medium_bytes(unsigned m) { return size_classes[SMALL_CLASSES 
 WEIR_INLINE unsigned medium_kept_count(const struct kept_medium* k) {
     return load_relaxed(&k->to) - load_relaxed(&k->from);
 }
-WEIR_INLINE struct kept_block* medium_youngest(struct kept_medium* k) {
-    return &k->ring[(k->to - 1) % KEPT_RING];
+/* Of how many came before it, the block's place. */
+WEIR_INLINE struct kept_block* medium_kept_at(struct heap* h, unsigned m, uint32_t before) {
+    return &h->kept_rings[m][before % KEPT_RING];
+}
+WEIR_INLINE struct kept_block* medium_youngest(struct heap* h, unsigned m) {
+    return medium_kept_at(h, m, h->kept_medium[m].to - 1);
 }
 
 /* Whether a block of class c + 1 may serve class c, where the thread keeps none of its own: from two blocks
@@ -38,33 +42,35 @@ WEIR_INLINE bool medium_next_serves(unsigned c) {
            !full_is_on();
 }
 
-/* The owner is about to use what it keeps, until medium_leave. False: a visitor has been here; see
- * medium_visit, with whose barrier this pairs: either it sees that the owner is inside, or the owner that it
- * has asked. */
-WEIR_INLINE bool medium_enter(struct heap* h) {
-    owner_increment(&h->kept_inside);
+/* The owner is about to use what it keeps, until medium_leave, which gets *inside. False: a visitor has been
+ * here; see medium_visit, with whose barrier this pairs: either it sees that the owner is inside, or the
+ * owner that it has asked. The count is put back, not counted down: each step would wait for the one before.
+ */
+WEIR_INLINE bool medium_enter(struct heap* h, uint32_t* inside) {
+    *inside = h->kept_inside; /* a handler leaves it as it was */
+    store_relaxed(&h->kept_inside, *inside + 1);
     __atomic_signal_fence(__ATOMIC_SEQ_CST);
     if (weir_likely(load_relaxed(&h->kept_gate) == KEPT_OPEN)) return true;
-    owner_decrement(&h->kept_inside);
+    store_relaxed(&h->kept_inside, *inside);
     return false;
 }
-WEIR_INLINE void medium_leave(struct heap* h) {
+WEIR_INLINE void medium_leave(struct heap* h, uint32_t inside) {
     __atomic_signal_fence(__ATOMIC_SEQ_CST);
-    owner_decrement(&h->kept_inside); /* release: a visitor that sees it sees the ring as it is */
+    store_release(&h->kept_inside, inside); /* a visitor that sees it sees the ring as it is */
 }
 /* The kept block of a medium class, for the program; NULL: there is none. At each instruction a fork's child
  * may go on with what is there: a block is in the ring, or the caller's. */
 WEIR_INLINE void* medium_unkeep(struct heap* h, unsigned m) {
     struct kept_medium* k = &h->kept_medium[m];
-    uint32_t to = k->to;
-    if (to == load_relaxed(&k->from) || weir_unlikely(!medium_enter(h))) return NULL;
-    struct kept_block b = k->ring[--to % KEPT_RING]; /* a handler leaves `to` as it was */
+    uint32_t to = k->to, inside;
+    if (weir_unlikely(to == load_relaxed(&k->from) || !medium_enter(h, &inside))) return NULL;
+    struct kept_block b = *medium_kept_at(h, m, --to); /* a handler leaves `to` as it was */
     store_relaxed(&k->to, to);
     __atomic_signal_fence(__ATOMIC_SEQ_CST);
-    h->kept_medium_bytes -= medium_bytes(m);
-    medium_leave(h);
+    h->kept_medium_bytes -= k->bytes;
+    medium_leave(h, inside);
     store_relaxed(b.known, (uint16_t)(load_relaxed(b.known) & ~BLOCK_KEPT));
-    store_relaxed(&h->handed_out, h->handed_out + 1);
+    owner_increment(&h->handed_out);
     return b.block;
 }
 /* There is room, and the owner is inside. */
@@ -72,26 +78,29 @@ WEIR_INLINE void medium_keep(struct heap* h, unsigned m, void* p, uint16_t* know
     struct kept_medium* k = &h->kept_medium[m];
     uint32_t to = k->to;
     store_relaxed(known, (uint16_t)(load_relaxed(known) | BLOCK_KEPT));
-    k->ring[to % KEPT_RING] = (struct kept_block){p, known};
-    h->kept_medium_bytes += medium_bytes(m);
+    *medium_kept_at(h, m, to) = (struct kept_block){p, known};
+    h->kept_medium_bytes += k->bytes;
     __atomic_signal_fence(__ATOMIC_SEQ_CST);
     store_release(&k->to, to + 1); /* publishes the entry to the child of another thread's fork */
 }
+/* False as well where none of the class was kept yet: medium_free_own then sees to what is to be known. */
 WEIR_INLINE bool medium_has_room(const struct heap* h, unsigned m) {
-    return medium_kept_count(&h->kept_medium[m]) < medium_kept_count_max(m) &&
-           load_relaxed(&h->kept_medium_bytes) + medium_bytes(m) <= h->kept_medium_max;
+    const struct kept_medium* k = &h->kept_medium[m];
+    return medium_kept_count(k) < k->most &&
+           load_relaxed(&h->kept_medium_bytes) + k->bytes <= h->kept_medium_max;
 }
 /* Free p, `offset` bytes from the start of the chunk of first record s, if it is a block that there is room
  * to keep. */
-WEIR_INLINE bool medium_free_kept(const struct slice* s, size_t offset, void* p) {
+WEIR_INLINE bool medium_free_kept(void* p, const struct slice* s, size_t offset) {
     uint32_t m;
     uint16_t* block = arena_block(s, offset, &m);
     if (weir_unlikely(block == NULL)) return false;
     struct heap* h = heap_self();
-    if (!medium_has_room(h, m)) return false; /* heap_empty never has any */
-    if (weir_unlikely(!medium_enter(h))) return false;
+    if (weir_unlikely(!medium_has_room(h, m))) return false; /* heap_empty never has any */
+    uint32_t inside;
+    if (weir_unlikely(!medium_enter(h, &inside))) return false;
     medium_keep(h, m, p, block);
-    medium_leave(h);
+    medium_leave(h, inside);
     return true;
 }
 /* A block of class c >= SMALL_CLASSES at a multiple of `align`; NULL: it is for a slab to give. */
@@ -106,7 +115,7 @@ WEIR_FN void* medium_alloc_zeroable(size_t size, bool* zeroed);
 /* Block p is in nobody's hands but the caller's: another tag. Returns p with that; NULL after a report. */
 WEIR_FN void* medium_retag(struct slice* s, void* p, const char* call);
 /* Free p, which lies in the chunk of first record s, for the calling thread. */
-WEIR_FN void medium_free(struct slice* s, void* p, const char* call);
+WEIR_FN void medium_free(void* p, struct slice* s, const char* call);
 /* Whether the block at p, in the chunk of first record s, has become one for `size` bytes, more than it had
  * been for. */
 WEIR_FN bool medium_grow(struct slice* s, const void* p, size_t size);

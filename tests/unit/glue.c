@@ -157,14 +157,17 @@ uint64_t unit_chunk_blocks(const void* p) {
 unsigned unit_kept_count(unsigned m) { return medium_kept_count(&heap_self()->kept_medium[m]); }
 unsigned unit_kept_count_max(unsigned m) { return medium_kept_count_max(m); }
 void* unit_kept_block(unsigned m) {
-    return unit_kept_count(m) == 0 ? NULL : medium_youngest(&heap_self()->kept_medium[m])->block;
+    return unit_kept_count(m) == 0 ? NULL : medium_youngest(heap_self(), m)->block;
 }
 size_t unit_kept_medium_max(void) { return heap_self()->kept_medium_max; }
 size_t unit_kept_medium_bytes(void) { return heap_self()->kept_medium_bytes; }
 uint64_t unit_medium_out_bytes(void) { return heap_self()->medium_out_bytes; }
 uint32_t unit_home_arena(void) { return heap_self()->arena; }
-void unit_kept_enter(void) { (void)medium_enter(heap_self()); }
-void unit_kept_leave(void) { medium_leave(heap_self()); }
+void unit_kept_enter(void) {
+    uint32_t inside;
+    (void)medium_enter(heap_self(), &inside);
+}
+void unit_kept_leave(void) { medium_leave(heap_self(), heap_self()->kept_inside - 1); }
 static_assert((int)UNIT_QUICK_CHUNK_BYTES == (int)QUICK_CHUNK_BYTES &&
                   (int)UNIT_QUICK_BYTES == (int)QUICK_BYTES && (int)UNIT_QUICK_LOOK == (int)QUICK_LOOK,
               "glue.h has the heap's own number");
