@@ -271,7 +271,7 @@ def execute(run, places, witness, lib):
         wire, seen = pathlib.Path(scratch) / "wire", pathlib.Path(scratch) / "witness"
         environment = environment_of(run, work, places, places.scale)
         first = lib or run.baseline
-        environment.update(LD_PRELOAD=f"{first}:{witness}" if first else str(witness), WEIR_WITNESS=str(seen))
+        environment.update(LD_PRELOAD=f"{first}:{witness}" if first else str(witness), WITNESS_FILE=str(seen))
         witness_create(seen)
         if lib:
             wire_create(wire)

@@ -40,7 +40,7 @@ def check_witness(emulator, witness, program):
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder, "evidence")
         file.write_bytes(HEADER.pack(MAGIC, VERSION, SLOT_COUNT, SLOT_BYTES, 0, 0) + bytes(SLOT_COUNT * SLOT_BYTES))
-        words, environment = command(emulator, {"WEIR_WITNESS": str(file), "LD_PRELOAD": witness}, [program])
+        words, environment = command(emulator, {"WITNESS_FILE": str(file), "LD_PRELOAD": witness}, [program])
         result = subprocess.run(words, env=environment, check=False)
         assert result.returncode == 0, f"{program} ended with {result.returncode}"
         raw = file.read_bytes()

@@ -139,7 +139,7 @@ static struct witness_slot* slot_own(void) {
 }
 
 static const char* file_name(char** environment) {
-    static const char name[] = "WEIR_WITNESS=";
+    static const char name[] = "WITNESS_FILE=";
     for (; environment && *environment; environment++) {
         if (strncmp(*environment, name, sizeof name - 1) == 0) return *environment + sizeof name - 1;
     }

@@ -1,10 +1,11 @@
 /* witness.h: the records through which the witness in a process and `weir compare` talk.
  *
  * The tool creates a file of `sizeof(struct witness_header) + slot_count * sizeof(struct witness_slot)`
- * bytes, fills in the header and names it in the environment variable WEIR_WITNESS. Every process image
- * that loads the witness maps the file shared and claims one slot with an atomic increment of
- * `slots_claimed`. A process writes its slot alone; the tool only reads, when the process has ended. Byte
- * order and alignment are the machine's. The reader in Rust (`compare/witness.rs`) has the same layout.
+ * bytes, fills in the header and names it in the environment variable WITNESS_FILE: no WEIR_ one, since
+ * those have the library read its options. Every process image that loads the witness maps the file shared
+ * and claims one slot with an atomic increment of `slots_claimed`. A process writes its slot alone; the tool
+ * only reads, when the process has ended. Byte order and alignment are the machine's. The reader in Rust
+ * (`compare/witness.rs`) has the same layout.
  * It deliberately knows nothing of allocators.
  *
  * SPDX-License-Identifier: Apache-2.0

@@ -206,7 +206,7 @@ impl<'a> Stage<'a> {
         rustix::io::ioctl_fionbio(&reader, true)?;
         let mut command = Command::new(&self.launcher);
         command.arg(writer.as_raw_fd().to_string()).arg(&self.file).args(&self.arguments);
-        command.env_remove("WEIR_WIRE").env("WEIR_WITNESS", &self.evidence_path);
+        command.env_remove("WEIR_WIRE").env("WITNESS_FILE", &self.evidence_path);
         command.env("LD_PRELOAD", self.preload(library));
         command.envs(environment.iter().map(|(name, value)| (name, value)));
         command.stdin(match &self.input {
