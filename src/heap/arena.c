@@ -384,10 +384,15 @@ WEIR_FN void arena_start(void) {
     store_relaxed(&arena_count, count);
 }
 
+/* A visitor is in the arena, and gone soon: what is free here is worth more than the wait. */
+static bool arena_waits(struct arena* a) {
+    return !os_lock_is_mine(&a->lock) && load_relaxed(&a->visited) && os_lock_take_soon(&a->lock);
+}
+
 /* The arena that was used last; where another thread is in it just now, the next one from now on. */
 static struct arena* arena_enter(uint32_t* home) {
     struct arena* a = &arenas[*home];
-    if (weir_unlikely(os_lock_is_mine(&a->lock) || !os_lock_try(&a->lock))) {
+    if (weir_unlikely(os_lock_is_mine(&a->lock) || !os_lock_try(&a->lock)) && !arena_waits(a)) {
         *home = (*home + 1) % load_relaxed(&arena_count);
         a = &arenas[*home];
         os_lock_take(&a->lock);
@@ -537,11 +542,13 @@ static void arena_tidy(struct arena* a, bool all) {
     struct gone gone;
     gone.count = 0;
     arena_lock(a);
+    store_relaxed(&a->visited, true);
     quick_flush(a, 0);
     a->told = 0;
     empty_remove(a, &gone);
     if (all && a->empty != 0) gone.slices[gone.count++] = chunk_remove(a->chunks[bit_low(a->empty)]);
     for (uint64_t left = a->made; left != 0; left &= left - 1) pages_publish(a->chunks[bit_low(left)]);
+    store_relaxed(&a->visited, false);
     os_lock_give(&a->lock);
     gone_free(&gone);
 }
@@ -586,6 +593,7 @@ WEIR_FN void arena_lock_left(struct os_lock* lock) {
 WEIR_FN void arena_fork_child(void) {
     for (unsigned i = 0; i < load_relaxed(&arena_count); i++) {
         struct arena* a = &arenas[i];
+        store_relaxed(&a->visited, false);
         if (os_lock_is_mine(&a->lock)) {
             a->torn = true;
             os_lock_fork_child(&a->lock, false);

@@ -17,12 +17,13 @@ enum { BIN_WORDS = (RUN_BINS + 63) / 64 };
 
 struct arena {
     struct os_lock lock;
-    bool torn;                           /* since a fork that interrupted the lock's owner; Sync: the lock */
-    uint32_t idle_count;                 /* of all chunks; Sync: relaxed atomic, written under the lock */
-    uint64_t bins[BIN_WORDS];            /* bit b: with[b] != 0 */
-    uint64_t with[RUN_BINS];             /* bit i: chunk i has a run in list b */
-    uint64_t made;                       /* bit i: chunk i has memory */
-    uint64_t empty;                      /* bit i: and none of its blocks is in use */
+    bool torn;                /* since a fork that interrupted the lock's owner; Sync: the lock */
+    bool visited;             /* its lock's owner is at all of it; Sync: relaxed atomic, likewise */
+    uint32_t idle_count;      /* of all chunks; Sync: relaxed atomic, written under the lock */
+    uint64_t bins[BIN_WORDS]; /* bit b: with[b] != 0 */
+    uint64_t with[RUN_BINS];  /* bit i: chunk i has a run in list b */
+    uint64_t made;            /* bit i: chunk i has memory */
+    uint64_t empty;           /* bit i: and none of its blocks is in use */
     uint64_t quick_with[MEDIUM_CLASSES]; /* bit i: chunk i has a quick block of the class */
     uint32_t quick_units;  /* of all quick blocks; Sync: relaxed atomic, written under the lock */
     uint32_t quick_hand;   /* the class whose quick blocks go next, in turns */

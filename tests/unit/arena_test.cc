@@ -4,6 +4,7 @@
 //
 // SPDX-License-Identifier: Apache-2.0
 #include "arenas.h"
+#include "workers.h"
 #include <functional>
 #include <map>
 #include <mutex>
@@ -569,6 +570,44 @@ TEST(Arena, ThreadsFreeEachOthersBlocks) {
         EXPECT_TRUE(unit_arena_check());
         for (Handed& h : handed)
             if (h.block != nullptr) unit_arena_free(h.block);
+        expect_no_chunk_left();
+    }));
+}
+
+// For a visitor a thread waits, as it is gone soon: in another arena nothing is free for the thread.
+TEST(Arena, AVisitorIsWaitedForAndOthersAreNot) {
+    EXPECT_FINE(in_child([] {
+        unit_attach();
+        uint32_t home = 0;
+        void* first = unit_arena_alloc(&home, 3, 1);
+        bool stays = false;
+        for (unsigned i = 0; i < 50 && !stays; i++) { // a machine that is busy lets a visitor sleep, say
+            home = 0;
+            std::atomic<bool> holds{false};
+            std::thread visitor([&] {
+                unit_arena_hold(first, true);
+                holds = true;
+                usleep(100);
+                unit_arena_leave(first);
+            });
+            while (!holds) std::this_thread::yield();
+            unit_arena_free(unit_arena_alloc(&home, 3, 1));
+            stays = home == 0;
+            visitor.join();
+        }
+        EXPECT_TRUE(stays);
+        if (std::thread::hardware_concurrency() < 2) return; // there is no other arena
+        for (bool visits : {false, true}) {                  // nor is one that does not leave
+            Worker other;
+            other.does([&] { unit_arena_hold(first, visits); });
+            home = 0;
+            void* p = unit_arena_alloc(&home, 3, 1);
+            EXPECT_EQ(home, 1u) << visits;
+            other.does([&] { unit_arena_leave(first); });
+            other.end();
+            unit_arena_free(p);
+        }
+        unit_arena_free(first);
         expect_no_chunk_left();
     }));
 }

@@ -9,6 +9,7 @@
 
 #include "heap/available.h"
 #include "heap/census.h"
+#include "heap/chunk.h"
 #include "heap/registry.h"
 #include "heap/guard.h"
 #include "heap/history.h"
@@ -138,6 +139,15 @@ bool unit_arena_free(void* p) { return arena_free(&p, 1); }
 bool unit_arena_grow(void* p, unsigned m) { return !tag_is_on() && arena_grow(unit_slice(p), p, m); }
 bool unit_arena_check(void) { return arena_check(); }
 void unit_arena_publish(void) { arena_publish_all(); }
+static struct arena* arena_of(const void* p) { return ((struct chunk*)arena_chunk(p)->free)->arena; }
+void unit_arena_hold(const void* p, bool visits) {
+    os_lock_take(&arena_of(p)->lock);
+    store_relaxed(&arena_of(p)->visited, visits);
+}
+void unit_arena_leave(const void* p) {
+    store_relaxed(&arena_of(p)->visited, false);
+    os_lock_give(&arena_of(p)->lock);
+}
 void unit_arena_trim(void) { arena_trim_all(); }
 void* unit_arena_retag(void* p) { return arena_retag(arena_chunk(p), p); }
 uint64_t unit_arena_used(unsigned m) { return arena_used(m); }

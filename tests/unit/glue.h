@@ -76,6 +76,8 @@ bool unit_arena_check(void);
 void unit_arena_trim(void);
 void* unit_arena_retag(void* p); /* its tag was looked at */
 void unit_arena_publish(void);
+void unit_arena_hold(const void* p, bool visits); /* the arena of block p, as a visitor or as who allocates */
+void unit_arena_leave(const void* p);
 uint64_t unit_arena_used(unsigned m);
 uint64_t unit_arena_idle_bytes(void);
 /* NULL where that takes pages that have no memory just now. */
