@@ -5,6 +5,7 @@
 #include "heap/arena.h"
 
 #include "heap/chunk.h"
+#include "heap/heap.h"
 #include "os/lock.h"
 #include "page/hole.h"
 #include "page/release.h"
@@ -17,6 +18,10 @@ enum { IDLE_BYTES_MAX = 262144, IDLE_PART_SHIFT = 4 };
 
 WEIR_WIDE(arenas) static struct arena arenas[ARENA_COUNT_MAX];
 static uint32_t arena_count; /* set by arena_start, before which there is none; Sync: relaxed */
+/* Which arena each processor has, + 1; 0: none yet. Sync: relaxed; of two threads that give one any wins. */
+enum { CPUS_KNOWN = 256 };
+static uint8_t arena_of_cpu[CPUS_KNOWN];
+static uint32_t cpus_seen;
 
 /* A block of class m is in use from now on, or no more. */
 static void used_add(struct arena* a, unsigned m) {
@@ -389,14 +394,36 @@ static bool arena_waits(struct arena* a) {
     return !os_lock_is_mine(&a->lock) && load_relaxed(&a->visited) && os_lock_take_soon(&a->lock);
 }
 
-/* The arena that was used last; where another thread is in it just now, the next one from now on. */
-static struct arena* arena_enter(uint32_t* home) {
-    struct arena* a = &arenas[*home];
-    if (weir_unlikely(os_lock_is_mine(&a->lock) || !os_lock_try(&a->lock)) && !arena_waits(a)) {
-        *home = (*home + 1) % load_relaxed(&arena_count);
-        a = &arenas[*home];
-        os_lock_take(&a->lock);
+/* The arena of the processor that the thread runs on. Processors get theirs in the order in which they are
+ * seen, as those that a process may use can have any numbers. */
+WEIR_NOINLINE static uint32_t cpu_arena(void) {
+    uint32_t cpu = os_cpu_number();
+    if (weir_unlikely(cpu == OS_CPU_UNKNOWN)) return 0;
+    uint8_t* known = &arena_of_cpu[cpu % CPUS_KNOWN];
+    uint32_t plus_one = load_relaxed(known);
+    if (weir_unlikely(plus_one == 0)) {
+        plus_one = add_relaxed(&cpus_seen, 1) % load_relaxed(&arena_count) + 1;
+        store_relaxed(known, (uint8_t)plus_one);
     }
+    return plus_one - 1;
+}
+
+/* Another thread is in arena `i`, and no visitor. The next one serves, from now on; or each processor's own
+ * from now on, where there are more threads than arenas. */
+WEIR_NOINLINE static struct arena* arena_next(uint32_t* home, uint32_t i) {
+    uint32_t count = load_relaxed(&arena_count);
+    bool by_cpu = load_relaxed(&heap_totals.heaps_live) > count && os_cpu_number() != OS_CPU_UNKNOWN;
+    i = (i + 1) % count;
+    *home = by_cpu ? ARENA_BY_CPU : i;
+    os_lock_take(&arenas[i].lock);
+    return &arenas[i];
+}
+
+static struct arena* arena_enter(uint32_t* home) {
+    uint32_t i = *home == ARENA_BY_CPU ? cpu_arena() : *home;
+    struct arena* a = &arenas[i];
+    if (weir_unlikely(os_lock_is_mine(&a->lock) || !os_lock_try(&a->lock)) && !arena_waits(a))
+        a = arena_next(home, i);
     arena_settle(a);
     return a;
 }

@@ -85,6 +85,8 @@ WEIR_INLINE uint32_t chunk_end(void) { return tag_is_on() ? CHUNK_UNITS - 1 : CH
 /* Once, before the first block. As many arenas as the process has processors, to a bound: a thread that finds
  * one in use goes to the next. */
 WEIR_FN void arena_start(void);
+/* A thread's home that is the arena of the processor it runs on. */
+enum { ARENA_BY_CPU = UINT32_MAX };
 /* A block of medium class m (class SMALL_CLASSES + m) whose address is a multiple of `align`, a power of two
  * of at most SLAB_MAX. `home`: the arena to try first; another one from now on if that is in use just now.
  * NULL: no memory, no room, or the pages are being purged. */

@@ -115,6 +115,11 @@ WEIR_FN int os_thread_id(void);
 WEIR_FN bool os_thread_lives(int tid);
 /* Processors that the calling thread may run on; at least 1. */
 WEIR_FN uint32_t os_cpu_count(void);
+/* The number of the processor that the calling thread runs on just now, or ran on a moment ago.
+ * OS_CPU_UNKNOWN in a sandbox: where libc has no restartable sequence to read it from, aarch64 asks the
+ * kernel. */
+enum { OS_CPU_UNKNOWN = UINT32_MAX };
+WEIR_FN uint32_t os_cpu_number(void);
 /* Whether p lies in the dynamic loader's own image, whose start-up allocator gave out memory before any
  * malloc could be called. */
 WEIR_FN bool os_loader_owns(const void* p);

@@ -8,6 +8,7 @@
 #include <functional>
 #include <map>
 #include <mutex>
+#include <sched.h>
 
 namespace {
 
@@ -485,7 +486,7 @@ TEST(Arena, EachCallOfTheSystemRefused) {
 
 // ---- Threads.
 
-// A thread that finds an arena in use goes to the next one and stays there.
+// A thread that finds an arena in use goes to the next one and stays there, where threads are few.
 TEST(Arena, ContentionMovesTheHome) {
     EXPECT_FINE(in_child([] {
         windows_are_endless();
@@ -519,6 +520,87 @@ TEST(Arena, ContentionMovesTheHome) {
         for (void* block : {before, p, more, q}) EXPECT_NE(block, nullptr);
         EXPECT_EQ(other_home, 0u);
         EXPECT_TRUE(unit_arena_check());
+    }));
+}
+
+// The processors that this thread may run on; with one of them it runs there.
+std::vector<int> processors() {
+    cpu_set_t set;
+    EXPECT_EQ(sched_getaffinity(0, sizeof set, &set), 0);
+    std::vector<int> all;
+    for (int cpu = 0; cpu < CPU_SETSIZE; cpu++)
+        if (CPU_ISSET(cpu, &set)) all.push_back(cpu);
+    return all;
+}
+void run_on(int cpu) {
+    cpu_set_t set;
+    CPU_ZERO(&set);
+    CPU_SET(cpu, &set);
+    EXPECT_EQ(sched_setaffinity(0, sizeof set, &set), 0);
+    EXPECT_EQ(os_cpu_number(), static_cast<uint32_t>(cpu));
+}
+
+// With more threads than arenas one that finds an arena in use takes each processor's own from then on,
+// until it finds one in use where there are fewer threads again.
+TEST(Arena, ManyThreadsGoByTheirProcessors) {
+    EXPECT_FINE(in_child([] {
+        windows_are_endless();
+        unit_attach();
+        const std::vector<int> cpus = processors();
+        if (cpus.size() < 2) return; // there is one arena
+        uint32_t home = 0;
+        std::vector<void*> all = {unit_arena_alloc(&home, 3, 1)};
+        auto meets_another = [&] {
+            Worker other;
+            other.does([&] { unit_arena_hold(all.back(), false); });
+            all.push_back(unit_arena_alloc(&home, 3, 1));
+            EXPECT_NE(unit_arena_of(all.back()), unit_arena_of(all[all.size() - 2]));
+            other.does([&] { unit_arena_leave(all[all.size() - 2]); });
+        };
+        {
+            Crowd crowd = crowd_of(static_cast<unsigned>(cpus.size()));
+            meets_another();
+            EXPECT_EQ(home, UNIT_ARENA_BY_CPU);
+            std::map<const void*, int> owners; // of arenas
+            for (int turn = 0; turn < 2; turn++)
+                for (int cpu : cpus) {
+                    run_on(cpu);
+                    all.push_back(unit_arena_alloc(&home, 3, 1));
+                    const void* arena = unit_arena_of(all.back());
+                    if (owners.count(arena) == 0) owners[arena] = cpu;
+                    EXPECT_TRUE(owners[arena] == cpu || cpus.size() > 16) << turn;
+                }
+            EXPECT_EQ(owners.size(), std::min<size_t>(cpus.size(), 16));
+            EXPECT_EQ(home, UNIT_ARENA_BY_CPU);
+        }
+        meets_another();
+        EXPECT_NE(home, UNIT_ARENA_BY_CPU);
+        for (void* p : all) unit_arena_free(p);
+        expect_no_chunk_left();
+    }));
+}
+
+// Nobody asks where it runs then, in case that takes a system call.
+TEST(Arena, InASandboxManyThreadsGoToTheNext) {
+    EXPECT_FINE(in_child([] {
+        windows_are_endless();
+        unit_attach();
+        if (os_cpu_count() < 2) return; // there is one arena
+        uint32_t home = 0;
+        void* p = unit_arena_alloc(&home, 3, 1);
+        Crowd crowd = crowd_of(os_cpu_count());
+        os_sandbox_announced();
+        EXPECT_EQ(os_cpu_number(), static_cast<uint32_t>(OS_CPU_UNKNOWN));
+        Worker other;
+        other.does([&] { unit_arena_hold(p, false); });
+        void* q = unit_arena_alloc(&home, 3, 1);
+        EXPECT_EQ(home, 1u);
+        home = UNIT_ARENA_BY_CPU; // as of a thread that did before
+        other.does([&] { unit_arena_leave(p); });
+        void* r = unit_arena_alloc(&home, 3, 1);
+        EXPECT_EQ(unit_arena_of(r), unit_arena_of(p));
+        for (void* block : {p, q, r}) unit_arena_free(block);
+        expect_no_chunk_left();
     }));
 }
 

@@ -148,6 +148,7 @@ void unit_arena_leave(const void* p) {
     store_relaxed(&arena_of(p)->visited, false);
     os_lock_give(&arena_of(p)->lock);
 }
+const void* unit_arena_of(const void* p) { return arena_of(p); }
 void unit_arena_trim(void) { arena_trim_all(); }
 void* unit_arena_retag(void* p) { return arena_retag(arena_chunk(p), p); }
 uint64_t unit_arena_used(unsigned m) { return arena_used(m); }

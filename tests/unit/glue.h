@@ -68,6 +68,7 @@ void unit_set_hooks(void (*attach)(void), void (*tick)(void));
 
 /* Blocks in chunks: heap/arena.h and heap/medium.h. */
 enum { UNIT_MEDIUM_CLASSES = CLASS_COUNT - SMALL_CLASSES, UNIT_CHUNK_BYTES = 1 << 20 };
+enum { UNIT_ARENA_BY_CPU = UINT32_MAX };
 enum { UNIT_QUICK_CHUNK_BYTES = 32768, UNIT_QUICK_BYTES = 262144, UNIT_QUICK_LOOK = 4096 };
 void* unit_arena_alloc(uint32_t* home, unsigned m, size_t align);
 bool unit_arena_free(void* p);
@@ -78,6 +79,7 @@ void* unit_arena_retag(void* p); /* its tag was looked at */
 void unit_arena_publish(void);
 void unit_arena_hold(const void* p, bool visits); /* the arena of block p, as a visitor or as who allocates */
 void unit_arena_leave(const void* p);
+const void* unit_arena_of(const void* p);
 uint64_t unit_arena_used(unsigned m);
 uint64_t unit_arena_idle_bytes(void);
 /* NULL where that takes pages that have no memory just now. */

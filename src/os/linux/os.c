@@ -13,6 +13,7 @@
 #include <fcntl.h>
 #include <link.h>
 #include <linux/futex.h>
+#include <sched.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <sys/auxv.h>
@@ -458,6 +459,14 @@ WEIR_FN uint32_t os_cpu_count(void) {
     uint32_t count = 0;
     for (long i = 0; i < bytes / (long)sizeof set[0]; i++) count += (uint32_t)__builtin_popcountll(set[i]);
     return count == 0 ? 1 : count;
+}
+
+WEIR_FN uint32_t os_cpu_number(void) {
+    if (os_sandboxed()) return OS_CPU_UNKNOWN;
+    int saved = errno;
+    int cpu = sched_getcpu();
+    errno = saved;
+    return cpu < 0 ? OS_CPU_UNKNOWN : (uint32_t)cpu;
 }
 
 /* The kernel's set of 64 signals, libc's own two among them. */
