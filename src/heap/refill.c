@@ -593,13 +593,14 @@ WEIR_FN bool refill(struct heap* h, unsigned c) {
     if (heap_tick_hook != NULL) heap_tick_hook();
     if (tag_is_on()) tag_fault_resume();
     heap_enter(h);
-    bool filled = refill_turn(h, c);
-    if (!filled) {
+    bool turned = refill_turn(h, c);
+    bool filled = turned;
+    if (!turned) {
         refill_chores(h);
         filled = refill_from(h, c);
     }
     heap_leave(h);
-    release_poke();
+    if (!turned) release_poke(); /* one call in 16 never turns */
     return filled;
 }
 
