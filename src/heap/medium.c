@@ -171,7 +171,7 @@ static void outgoing_put(struct outgoing* o, struct heap* h, unsigned m, unsigne
 
 /* What the thread may keep: a part of what it took from chunks, since that is what comes and goes. */
 static size_t medium_kept_max(const struct heap* h) {
-    enum { least = 65536, parts = 16 };
+    enum { least = 65536, parts = 8 };
     uint64_t most = least + h->medium_out_bytes / parts;
     return most < core_options.thread_kept_max ? (size_t)most : core_options.thread_kept_max;
 }

@@ -122,9 +122,9 @@ TEST(Medium, WhoHasMoreKeepsMore) {
         size_t least = unit_kept_medium_max();
         EXPECT_GE(least, 65536u);
         std::vector<void*> all;
-        for (unsigned i = 0; i < 400; i++) all.push_back(unit_alloc(16384));
+        for (unsigned i = 0; i < 200; i++) all.push_back(unit_alloc(16384));
         for (unsigned i = 0; i < 8; i++, all.pop_back()) unit_free(all.back());
-        EXPECT_GE(unit_kept_medium_max(), least + 392 * 16384 / 16);
+        EXPECT_GE(unit_kept_medium_max(), least + 192 * 16384 / 8);
         EXPECT_LE(unit_kept_medium_max(), core_options.thread_kept_max);
         for (; !all.empty(); all.pop_back()) unit_free(all.back());
         EXPECT_LE(unit_kept_medium_max(), least + 8192);
