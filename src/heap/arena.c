@@ -419,6 +419,7 @@ WEIR_NOINLINE static struct arena* arena_next(uint32_t* home, uint32_t i) {
     return &arenas[i];
 }
 
+/* The home's arena, locked; another one where somebody is in that just now. */
 static struct arena* arena_enter(uint32_t* home) {
     uint32_t i = *home == ARENA_BY_CPU ? cpu_arena() : *home;
     struct arena* a = &arenas[i];

@@ -3,7 +3,7 @@
  * A class of which a thread has a few blocks only would keep the pages of a slab for them alone. Its blocks
  * come from here instead: runs of units in chunks of 1 MiB that all classes and threads share, coalesced
  * when they are freed. Everything that says where runs lie is beside the chunk, never in it. It deliberately
- * knows nothing of heaps: which class comes from here is medium.c's business.
+ * knows nothing of heaps but how many there are: which class comes from here is medium.c's business.
  *
  *   chunk   [ block ][ free run      ][ block    ][ block ][ free run ......... ]
  *   starts   1        1                1           1        1
@@ -82,10 +82,10 @@ struct chunk {
  * may have any tag. */
 WEIR_INLINE uint32_t chunk_end(void) { return tag_is_on() ? CHUNK_UNITS - 1 : CHUNK_UNITS; }
 
-/* Once, before the first block. As many arenas as the process has processors, to a bound: a thread that finds
- * one in use goes to the next. */
+/* Once, before the first block. As many arenas as the process has processors, to a bound. */
 WEIR_FN void arena_start(void);
-/* A thread's home that is the arena of the processor it runs on. */
+/* The home of a thread that goes by the processor it runs on, as it found an arena in use when there were
+ * more threads than arenas. */
 enum { ARENA_BY_CPU = UINT32_MAX };
 /* A block of medium class m (class SMALL_CLASSES + m) whose address is a multiple of `align`, a power of two
  * of at most SLAB_MAX. `home`: the arena to try first; another one from now on if that is in use just now.

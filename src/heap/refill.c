@@ -594,11 +594,8 @@ WEIR_FN bool refill(struct heap* h, unsigned c) {
     if (tag_is_on()) tag_fault_resume();
     heap_enter(h);
     bool turned = refill_turn(h, c);
-    bool filled = turned;
-    if (!turned) {
-        refill_chores(h);
-        filled = refill_from(h, c);
-    }
+    if (!turned) refill_chores(h);
+    bool filled = turned || refill_from(h, c);
     heap_leave(h);
     if (!turned) release_poke(); /* one call in 16 never turns */
     return filled;

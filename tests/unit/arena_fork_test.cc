@@ -4,6 +4,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "arenas.h"
 #include "forked.h"
+#include <algorithm>
 #include <ucontext.h>
 
 namespace {
@@ -233,7 +234,7 @@ TEST_NATIVE(Arena, AForkAtAnyMomentOfOtherThreads) {
         for (unsigned t = 0; t < 3; t++)
             busy.emplace_back([&, t] {
                 Random random(t + 1);
-                uint32_t own = t % 2;
+                uint32_t own = t % std::min(os_cpu_count(), 2u); // there are as many arenas, or more
                 void* mine[16] = {};
                 while (!stop) {
                     void*& p = mine[random.below(16)];

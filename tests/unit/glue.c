@@ -182,6 +182,7 @@ void unit_kept_leave(void) { medium_leave(heap_self(), heap_self()->kept_inside 
 static_assert((int)UNIT_QUICK_CHUNK_BYTES == (int)QUICK_CHUNK_BYTES &&
                   (int)UNIT_QUICK_BYTES == (int)QUICK_BYTES && (int)UNIT_QUICK_LOOK == (int)QUICK_LOOK,
               "glue.h has the heap's own number");
+static_assert((uint32_t)UNIT_ARENA_BY_CPU == (uint32_t)ARENA_BY_CPU, "as in arena.h");
 static_assert((int)UNIT_MEDIUM_CLASSES == (int)MEDIUM_CLASSES &&
                   (int)UNIT_CHUNK_BYTES == CHUNK_SLICES * SLICE_BYTES,
               "C++ cannot read arena.h");
