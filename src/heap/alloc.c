@@ -16,6 +16,7 @@
 #include "heap/slab.h"
 #include "heap/tagged.h"
 #include "os/os.h"
+#include "page/fence.h"
 #include "page/huge.h"
 #include "tag/tag.h"
 
@@ -97,6 +98,12 @@ static void* medium_alloc_direct(struct heap* h, unsigned c) {
     return p;
 }
 
+/* A block of a class that slabs do not have; NULL: a span serves. Where memory has tags, spans have fences.
+ */
+static void* chunk_block_alloc(struct heap* h, unsigned c) {
+    return h == &heap_empty || fence_is_on ? NULL : medium_alloc(h, c, 1);
+}
+
 static WEIR_COLD void* no_memory(void) {
     errno = ENOMEM;
     return NULL;
@@ -109,13 +116,19 @@ static WEIR_NOINLINE void* alloc_unkept(size_t size) {
         void* p = medium_alloc_direct(heap_self(), class_of(size));
         if (weir_likely(p != NULL)) return p;
     }
+    if (size > SLAB_MAX && size <= CHUNK_MAX) {
+        void* p = chunk_block_alloc(heap_self(), class_of(size));
+        if (weir_likely(p != NULL)) return p;
+    }
     void* p = size > SLAB_MAX ? span_block_alloc(size, 1, &zeroed)
                               : class_alloc(heap_self(), class_of(size == 0 ? 1 : size), size, 1);
     return weir_likely(p != NULL) ? p : no_memory();
 }
 
 static WEIR_NOINLINE void* alloc_large(size_t size) {
-    void* p = large_alloc_kept(size);
+    void* p = NULL;
+    if (size <= CHUNK_MAX) p = medium_unkeep_long(heap_self(), class_of(size) - SMALL_CLASSES);
+    if (p == NULL) p = large_alloc_kept(size);
     return weir_likely(p != NULL) ? p : alloc_unkept(size);
 }
 
@@ -196,6 +209,7 @@ WEIR_FN size_t heap_usable(const void* p, const char* call) {
 WEIR_FN bool heap_size_matches(size_t usable, size_t size, size_t align) {
     if (size == 0) size = 1;
     if (size >= usable) return size == usable; /* of a guarded block just that is true */
+    if (size > SLAB_MAX && size <= CHUNK_MAX && size_classes[class_of(size)].bytes == usable) return true;
     if (usable > SLAB_MAX || (size <= SLAB_MAX && align > SLAB_MAX)) return usable - size < os_page_bytes();
     unsigned c = class_of(size);
     if (size_classes[c].bytes == usable) return true;
@@ -203,11 +217,16 @@ WEIR_FN bool heap_size_matches(size_t usable, size_t size, size_t align) {
     return align > GRANULE && size_classes[class_of_aligned(size, align)].bytes == usable;
 }
 
-/* Keep the block when it fits and at most half of it would lie idle. */
-static bool realloc_stays(size_t usable, size_t size) { return size <= usable && size >= usable / 2; }
+/* Keep the block when it fits and at most half of it would lie idle; a quarter of what may be long. */
+static bool realloc_stays(size_t usable, size_t size) {
+    size_t least = usable > SLAB_MAX ? usable - usable / 4 : usable / 2;
+    return size <= usable && size >= least;
+}
 
 static void* realloc_copy(void* p, size_t usable, size_t size, const char* call) {
-    void* to = heap_alloc(size);
+    bool zeroed;
+    bool grows = size > SLAB_MAX && size > usable; /* and goes on to, maybe: a span does where it lies */
+    void* to = grows ? span_block_alloc(size, 1, &zeroed) : heap_alloc(size);
     if (to == NULL) return size <= usable ? p : NULL;
     __builtin_memcpy(to, p, size < usable ? size : usable);
     heap_free(p, call);

@@ -7,6 +7,7 @@
 #include "heap/chunk.h"
 #include "heap/heap.h"
 #include "os/lock.h"
+#include "os/os.h"
 #include "page/hole.h"
 #include "page/release.h"
 #include "page/span.h"
@@ -249,6 +250,7 @@ static bool chunk_add(struct arena* a) {
     a->empty |= 1ull << index;
     commit();
     a->made |= 1ull << index;
+    store_relaxed(&a->gone, a->gone & ~(1ull << index));
     run_insert(k, 0, chunk_end());
     quick_allow(a);
     return true;
@@ -277,6 +279,7 @@ static struct slice* chunk_remove(struct chunk* k) {
     idle_change(k, 0 - k->idle_count);
     a->made &= ~(1ull << k->index);
     a->empty &= ~(1ull << k->index);
+    store_relaxed(&a->gone, a->gone | 1ull << k->index);
     return k->slice;
 }
 
@@ -565,6 +568,17 @@ WEIR_FN struct slice* arena_chunk(const void* p) {
     return load_relaxed(&s->kind) == SLICE_SLAB_REST ? s - s->back : s;
 }
 
+/* Records without a chunk: their whole pages go. Where memory is tagged they know of what is theirs. */
+static void records_purge(struct arena* a) {
+    for (uint64_t left = a->gone; left != 0 && !tag_is_on(); left &= left - 1) {
+        struct chunk* k = a->chunks[bit_low(left)];
+        uintptr_t from = align_up((uintptr_t)k, os_page_bytes());
+        uintptr_t to = align_down((uintptr_t)(k + 1), os_page_bytes());
+        if (from < to && os_purge((void*)from, to - from)) add_relaxed(&span_totals.purged, to - from);
+    }
+    store_relaxed(&a->gone, (uint64_t)0);
+}
+
 /* `all`: the last empty chunk too. */
 static void arena_tidy(struct arena* a, bool all) {
     struct gone gone;
@@ -576,6 +590,7 @@ static void arena_tidy(struct arena* a, bool all) {
     empty_remove(a, &gone);
     if (all && a->empty != 0) gone.slices[gone.count++] = chunk_remove(a->chunks[bit_low(a->empty)]);
     for (uint64_t left = a->made; left != 0; left &= left - 1) pages_publish(a->chunks[bit_low(left)]);
+    records_purge(a);
     store_relaxed(&a->visited, false);
     os_lock_give(&a->lock);
     gone_free(&gone);
@@ -584,7 +599,8 @@ static void arena_tidy(struct arena* a, bool all) {
 WEIR_FN void arena_publish_all(void) {
     for (uint32_t i = 0; i < load_relaxed(&arena_count); i++) {
         struct arena* a = &arenas[i];
-        if (load_relaxed(&a->idle_count) != 0 || load_relaxed(&a->quick_units) != 0) arena_tidy(a, false);
+        bool some = load_relaxed(&a->idle_count) != 0 || load_relaxed(&a->quick_units) != 0;
+        if (some || load_relaxed(&a->gone) != 0) arena_tidy(a, false);
     }
 }
 

@@ -31,6 +31,7 @@
 enum { UNIT_SHIFT = 7, UNIT_BYTES = 1 << UNIT_SHIFT, GROUP_UNITS = 8 };
 enum { CHUNK_SLICES = 16, CHUNK_UNITS = CHUNK_SLICES * SLICE_BYTES / UNIT_BYTES };
 enum { MEDIUM_CLASSES = CLASS_COUNT - SMALL_CLASSES, ARENA_COUNT_MAX = 16, ARENA_CHUNKS = 64 };
+enum { LONG_CLASS = SLAB_CLASSES - SMALL_CLASSES }; /* the first medium class that slabs do not have */
 static_assert(SMALL_MAX >= GROUP_UNITS * UNIT_BYTES, "a group is where one block starts, or ends, at most");
 
 enum { CHUNK_WORDS = CHUNK_UNITS / 64, CHUNK_GROUPS = CHUNK_UNITS / GROUP_UNITS };
@@ -42,7 +43,7 @@ enum { BINS_EXACT = 16, RUN_BINS = BINS_EXACT + 9 * 8 + 1 };
  * at, whether it is free: kept by a thread for its next allocation, or on a quick list (both bits); and
  * whether it has a tag, in which case it is no block to who does not look for that bit. 0: none starts there.
  */
-enum { BLOCK_CLASS = 0x3f, BLOCK_KEPT = 0x40, BLOCK_QUICK = 0x80, BLOCK_UNIT_SHIFT = 8, BLOCK_UNIT = 7 };
+enum { BLOCK_CLASS = 0x7f, BLOCK_KEPT = 0x80, BLOCK_QUICK = 0x100, BLOCK_UNIT_SHIFT = 9, BLOCK_UNIT = 7 };
 enum { BLOCK_TAGGED = 0x8000 };
 static_assert((int)MEDIUM_CLASSES < (int)BLOCK_CLASS, "a class has a number in it");
 
@@ -101,8 +102,8 @@ WEIR_FN bool arena_grow(struct slice* s, const void* p, unsigned m);
 /* Free `count` blocks, kept or not. True: there is something for a pass. */
 WEIR_FN bool arena_free(void* const* blocks, unsigned count);
 /* Where is written what is known of the block that starts `offset` bytes from the start of the chunk of first
- * record s, and its medium class in *m; NULL: none starts there that is in use and has no tag. One compare:
- * whatever else is set makes the class too large. Takes no lock. */
+ * record s, and its medium class in *m; NULL: none starts there that is in use, has no tag, and is none of
+ * the long classes. One compare: whatever else is set makes the class too large. Takes no lock. */
 WEIR_INLINE uint16_t* arena_block(const struct slice* s, size_t offset, uint32_t* m) {
     struct chunk* k = s->free;
     const size_t elsewhere = ~((size_t)(CHUNK_UNITS - 1) << UNIT_SHIFT);
@@ -111,7 +112,7 @@ WEIR_INLINE uint16_t* arena_block(const struct slice* s, size_t offset, uint32_t
     uint32_t unit = (uint32_t)(offset >> UNIT_SHIFT);
     uint16_t* block = &k->blocks[unit / GROUP_UNITS];
     *m = load_relaxed(block) - (unit % GROUP_UNITS << BLOCK_UNIT_SHIFT) - 1;
-    return weir_likely(*m < MEDIUM_CLASSES) ? block : NULL;
+    return weir_likely(*m < LONG_CLASS) ? block : NULL;
 }
 WEIR_INLINE unsigned block_class(uint32_t known) { return (known & BLOCK_CLASS) - 1; }
 /* The same of the block that starts at p, whatever it is; p may carry a tag. NULL: none does. */

@@ -29,7 +29,7 @@ WEIR_FN void available_relist(struct heap* h, struct slice* s) {
 }
 
 WEIR_FN void available_unlist_all(struct heap* h) {
-    for (unsigned c = 0; c < CLASS_COUNT; c++) h->available[c] = h->scarce[c] = NULL;
+    for (unsigned c = 0; c < SLAB_CLASSES; c++) h->available[c] = h->scarce[c] = NULL;
 }
 
 WEIR_FN void available_list_again(struct heap* h, struct slice* s) {
@@ -139,7 +139,7 @@ static void sweep_list(struct heap* h, struct slice* s, bool sort, const char* c
 
 WEIR_FN void available_sweep(struct heap* h, bool sort, const char* call) {
     os_lock_take(&h->lock);
-    for (unsigned c = 0; c < CLASS_COUNT; c++) {
+    for (unsigned c = 0; c < SLAB_CLASSES; c++) {
         sweep_list(h, h->available[c], sort, call);
         sweep_list(h, h->scarce[c], sort, call);
     }
@@ -157,7 +157,7 @@ static void list_sort_charged(struct heap* h, struct slice* s) {
 
 WEIR_FN void available_sort_charged(struct heap* h) {
     os_lock_take(&h->lock);
-    for (unsigned c = 0; c < CLASS_COUNT; c++) {
+    for (unsigned c = 0; c < SLAB_CLASSES; c++) {
         struct slice* active = h->active[c];
         if (active != NULL && slice_pages(active)->charged != 0) exposure_sort(h, active, "free");
         list_sort_charged(h, h->available[c]);

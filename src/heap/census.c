@@ -55,15 +55,18 @@ static void census_slice(struct slice* s, void* context) {
 /* Medium blocks in chunks; those that threads keep for their next allocation are none that live. */
 static void census_chunks(struct census* t) {
     t->hole_bytes += arena_idle_bytes();
+    uint64_t kept[MEDIUM_CLASSES] = {0};
+    for (const struct heap* h = registry_first(); h != NULL; h = h->registry_next) {
+        for (unsigned m = 0; m < LONG_CLASS; m++) kept[m] += medium_kept_count(&h->kept_medium[m]);
+        const struct kept_medium* k = &h->kept_medium[KEPT_LONG];
+        if (medium_kept_count(k) != 0) kept[class_of(load_relaxed(&k->bytes)) - SMALL_CLASSES]++;
+    }
     for (unsigned m = 0; m < MEDIUM_CLASSES; m++) {
         struct census_class* k = &t->classes[SMALL_CLASSES + m];
         uint64_t used = arena_used(m);
-        uint64_t kept = 0;
-        for (const struct heap* h = registry_first(); h != NULL; h = h->registry_next)
-            kept += medium_kept_count(&h->kept_medium[m]);
-        if (kept > used) kept = used;
-        k->live_blocks += used - kept;
-        k->cached_blocks += kept;
+        if (kept[m] > used) kept[m] = used;
+        k->live_blocks += used - kept[m];
+        k->cached_blocks += kept[m];
     }
 }
 
@@ -79,7 +82,7 @@ WEIR_FN void census_take(struct census* t) {
     for (const struct heap* h = registry_first(); h != NULL; h = h->registry_next) {
         t->alloc_calls += load_relaxed(&h->handed_out);
         t->slow_calls += load_relaxed(&h->slow_calls);
-        for (unsigned c = 0; c < CLASS_COUNT; c++) {
+        for (unsigned c = 0; c < SLAB_CLASSES; c++) {
             uint32_t waiting = bin_count(h, c);
             struct census_class* k = &t->classes[c];
             if (waiting > k->live_blocks) waiting = (uint32_t)k->live_blocks;
@@ -132,7 +135,7 @@ static void census_heap_slice(struct slice* s, void* context) {
 WEIR_FN void census_take_heap(struct census_heap* t) {
     t->slabs = t->live_bytes = t->cached_bytes = 0;
     span_visit(census_heap_slice, t);
-    for (unsigned c = 0; c < CLASS_COUNT; c++) {
+    for (unsigned c = 0; c < SLAB_CLASSES; c++) {
         uint64_t bytes = (uint64_t)bin_count(t->heap, c) * size_classes[c].bytes;
         if (bytes > t->live_bytes) bytes = t->live_bytes;
         t->live_bytes -= bytes;

@@ -193,9 +193,9 @@ WEIR_FN enum pages pages_take(struct chunk* k, uint32_t unit, uint32_t units, bo
     uint32_t to = ((unit + units - 1) >> units_shift()) + 1;
     uint32_t first = slice_of_page(from);
     uint32_t last = slice_of_page(to - 1);
-    static_assert((int)SLAB_MAX <= (int)SLICE_BYTES, "a block lies in two slices at most");
-    uint32_t mask[2] = {0, 0};
-    uint32_t got[2] = {0, 0};
+    enum { most = CHUNK_MAX / SLICE_BYTES + 1 }; /* slices that a block lies in */
+    uint32_t mask[most];
+    uint32_t got[most];
     for (uint32_t i = first; i <= last; i++) {
         mask[i - first] = pages_in(i, from, to);
         uint64_t state = load_relaxed(&k->pages[i].state);

@@ -24,6 +24,7 @@ struct arena {
     uint64_t with[RUN_BINS];  /* bit i: chunk i has a run in list b */
     uint64_t made;            /* bit i: chunk i has memory */
     uint64_t empty;           /* bit i: and none of its blocks is in use */
+    uint64_t gone;            /* bit i: chunk i has none any more, but its record has; Sync: as idle_count */
     uint64_t quick_with[MEDIUM_CLASSES]; /* bit i: chunk i has a quick block of the class */
     uint32_t quick_units;  /* of all quick blocks; Sync: relaxed atomic, written under the lock */
     uint32_t quick_hand;   /* the class whose quick blocks go next, in turns */

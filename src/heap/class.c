@@ -5,7 +5,7 @@
 #include "heap/class.h"
 
 /* Slabs of one slice hold at least eight blocks; above 8 KiB eight slices do. */
-#define SLICES(b) ((b) <= 8192 ? 1 : 8)
+#define SLICES(b) ((b) <= 8192 ? 1 : (b) <= SLAB_MAX ? 8 : 0)
 #define CAPACITY(b) (SLICES(b) * SLICE_BYTES / (b))
 #define ENOUGH(b) (CAPACITY(b) < 16 ? 1 : CAPACITY(b) > 128 ? 16 : CAPACITY(b) / 8)
 #define ROW(b)                                                                                               \
@@ -20,13 +20,14 @@
         ROW((base) + 8 * (step))
 
 WEIR_VAR struct size_class size_classes[CLASS_COUNT] = {
-    ROWS8(0, 16),     ROWS8(128, 16),    ROWS8(256, 16),     ROWS8(384, 16),     ROWS8(512, 16),
-    ROWS8(640, 16),   ROWS8(768, 16),    ROWS8(896, 16),     ROWS8(1024, 128),   ROWS8(2048, 256),
-    ROWS8(4096, 512), ROWS8(8192, 1024), ROWS8(16384, 2048), ROWS8(32768, 4096),
+    ROWS8(0, 16),         ROWS8(128, 16),       ROWS8(256, 16),     ROWS8(384, 16),     ROWS8(512, 16),
+    ROWS8(640, 16),       ROWS8(768, 16),       ROWS8(896, 16),     ROWS8(1024, 128),   ROWS8(2048, 256),
+    ROWS8(4096, 512),     ROWS8(8192, 1024),    ROWS8(16384, 2048), ROWS8(32768, 4096), ROWS8(65536, 8192),
+    ROWS8(131072, 16384), ROWS8(262144, 32768),
 };
 
 WEIR_FN void classes_start(bool apart) {
-    for (unsigned c = 0; c < CLASS_COUNT && apart; c++) {
+    for (unsigned c = 0; c < SLAB_CLASSES && apart; c++) {
         struct size_class* k = &size_classes[c];
         if ((size_t)k->capacity * k->bytes == (size_t)k->slices << SLICE_SHIFT) k->capacity--;
     }

@@ -1,7 +1,8 @@
 /* class.h: size classes: 16-byte steps to 1 KiB, then eight per power of two (at most 12.5 % apart).
  *
  * A class's blocks lie in slabs of `slices` slices, from the slab's first byte on, without gaps, so that
- * a block is aligned to every power of two that divides its size. It knows sizes alone, no memory.
+ * a block is aligned to every power of two that divides its size. The last ones, above SLAB_MAX, have no
+ * slabs: see heap/arena.h. It knows sizes alone, no memory.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -17,12 +18,14 @@ enum {
     SMALL_MAX = 1024, /* the fast path serves sizes up to here */
     SMALL_CLASSES = SMALL_MAX / GRANULE,
     SLAB_MAX = 65536, /* largest block that lives in a slab */
-    CLASS_COUNT = SMALL_CLASSES + 6 * 8
+    SLAB_CLASSES = SMALL_CLASSES + 6 * 8,
+    CHUNK_MAX = 8 * SLAB_MAX, /* largest block that has a class */
+    CLASS_COUNT = SLAB_CLASSES + 3 * 8
 };
 
 struct size_class {
     uint32_t bytes;    /* of a block */
-    uint32_t slices;   /* of a slab */
+    uint32_t slices;   /* of a slab; 0: there are none, and no capacity */
     uint32_t capacity; /* blocks in a slab; with tagging, the slab does not end with the last one */
     uint32_t enough;   /* see class_enough */
     uint64_t inverse;  /* ceil(2^40 / bytes): offset * inverse >> 40 == offset / bytes below 512 KiB */
@@ -33,7 +36,7 @@ WEIR_VAR_DECL struct size_class size_classes[CLASS_COUNT]; /* written by classes
  * block has. */
 WEIR_FN void classes_start(bool apart);
 
-/* Class of the smallest blocks that hold `size` bytes, 1 <= size <= SLAB_MAX. */
+/* Class of the smallest blocks that hold `size` bytes, 1 <= size <= CHUNK_MAX. */
 WEIR_INLINE unsigned class_of(size_t size) {
     size_t last = size - 1;
     if (weir_likely(last < SMALL_MAX)) return (unsigned)(last / GRANULE);

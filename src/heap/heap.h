@@ -20,7 +20,7 @@
 #include "page/slice.h"
 
 enum { OUTBOX_SLOTS = 8, OUTBOX_BLOCKS = 32, OUTBOX_BYTES = 16384 };
-enum { KEPT_BYTES_MAX = 65536, CLOSED_BYTES_MAX = 2097152, KEPT_WORDS = (CLASS_COUNT + 63) / 64 };
+enum { KEPT_BYTES_MAX = 65536, CLOSED_BYTES_MAX = 2097152, KEPT_WORDS = (SLAB_CLASSES + 63) / 64 };
 enum { EXPOSED_SLOTS = 64 };
 enum { SPARE_SLOTS = 8, SPARE_SLICES_MAX = 16, SPARE_SLICES_SUM = 32 };
 
@@ -56,6 +56,8 @@ struct outbox {
  *
  * from: how many went, to: how many came; both modulo 2^32, their places modulo KEPT_RING. */
 enum { KEPT_RING = 8 };
+/* One for each class that slabs have, and one for a block of any longer class. */
+enum { KEPT_LONG = LONG_CLASS, KEPT_RINGS };
 struct kept_block {
     void* block;
     uint16_t* known; /* what is known of it: see BLOCK_CLASS */
@@ -63,7 +65,7 @@ struct kept_block {
 struct kept_medium {
     uint32_t from, to; /* Sync: see kept_gate; relaxed atomics, for the census */
     uint32_t most;     /* so many may wait; 0: not known yet, see medium_has_room */
-    uint32_t bytes;    /* of one; set with `most` */
+    uint32_t bytes;    /* of one; set with `most`; of the long one, with each that comes */
 };
 
 /* Whether the owner may use its kept medium blocks: not once a visitor asked for them, or took them. */
@@ -78,7 +80,7 @@ enum { KEPT_OPEN, KEPT_ASKED, KEPT_TAKEN };
  *  Sync: all of it belongs to the thread whose word points here, but for `available` and `scarce`
  *  (lock) and the registry fields. */
 struct heap {
-    struct bin bins[CLASS_COUNT];
+    struct bin bins[SLAB_CLASSES];
     struct os_lock lock; /* of `available`, `scarce` and the links and `listed` of the slabs on them */
     void* owner_word;    /* what this heap's slabs carry: the heap, OWNER_FULL and OWNER_TAGGED added */
     uint64_t handed_out; /* blocks put into bins, ever; minus what is still there: blocks given out */
@@ -112,15 +114,16 @@ struct heap {
     /* Medium blocks: see medium.h. */
     uint32_t kept_gate;   /* KEPT_OPEN, or else: the owner opens it, under the lock. Sync: relaxed atomic; */
     uint32_t kept_inside; /* the owner is at them: Sync: see medium_enter */
-    uint16_t medium_out[MEDIUM_CLASSES]; /* that this thread took from chunks and did not give back, halved
+    uint16_t medium_out[LONG_CLASS]; /* that this thread took from chunks and did not give back, halved
                                             now and then; Sync: kept_gate */
-    uint64_t medium_out_bytes;           /* likewise, of all classes, never halved */
-    size_t kept_medium_bytes;            /* of all kept blocks; Sync: kept_gate */
-    size_t kept_medium_max;              /* as of the last slow call */
-    uint32_t medium_hand;                /* the class whose blocks go next, in turns */
-    uint32_t arena;                      /* where the last one came from */
-    bool medium_zero;                    /* the next one from there is to be zero, where memory is tagged; */
-    void* medium_zeroed;                 /* and this one was */
+    uint64_t medium_out_bytes;       /* likewise, of all classes, never halved */
+    uint32_t medium_longest;         /* of the blocks freed lately, in bytes, above SLAB_MAX; or 0 */
+    size_t kept_medium_bytes;        /* of all kept blocks; Sync: kept_gate */
+    size_t kept_medium_max;          /* as of the last slow call */
+    uint32_t medium_hand;            /* the class whose blocks go next, in turns */
+    uint32_t arena;                  /* where the last one came from */
+    bool medium_zero;                /* the next one from there is to be zero, where memory is tagged; */
+    void* medium_zeroed;             /* and this one was */
     /* The large block that the thread freed last: see large.h. */
     struct slice* kept_large;  /* Sync: atomic: its owner puts one in, anybody takes it out */
     size_t kept_large_bytes;   /* how large it is; LARGE_FENCED: see the next */
@@ -149,13 +152,13 @@ struct heap {
     uint32_t id;
     /* By class or slot, the largest last: of these a small thread writes few, and what is not written takes
      * no memory. */
-    struct slice* active[CLASS_COUNT];
-    struct slice* available[CLASS_COUNT];
-    struct slice* scarce[CLASS_COUNT];
+    struct slice* active[SLAB_CLASSES];
+    struct slice* available[SLAB_CLASSES];
+    struct slice* scarce[SLAB_CLASSES];
     struct outbox outbox[OUTBOX_SLOTS];
     struct slice* exposed_slabs[EXPOSED_SLOTS]; /* a ring of those with a charge, or that had one */
-    struct kept_medium kept_medium[MEDIUM_CLASSES];
-    struct kept_block kept_rings[MEDIUM_CLASSES][KEPT_RING];
+    struct kept_medium kept_medium[KEPT_RINGS];
+    struct kept_block kept_rings[KEPT_RINGS][KEPT_RING];
 };
 
 WEIR_VAR_DECL struct heap heap_empty;

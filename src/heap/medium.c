@@ -17,8 +17,9 @@
 /* The thread has so many blocks of the class that slabs serve it better, or has a slab that serves it. */
 static bool medium_is_dense(struct heap* h, unsigned c) {
     uint64_t most = core_options.sparse_max;
-    if (h->active[c] != NULL || load_relaxed(&h->available[c]) != NULL || most == 0 || full_is_on())
-        return true;
+    if (most == 0 || full_is_on()) return true;
+    if (c >= SLAB_CLASSES) return false;
+    if (h->active[c] != NULL || load_relaxed(&h->available[c]) != NULL) return true;
     return size_classes[c].bytes <= MEDIUM_DENSE_MAX &&
            load_relaxed(&h->medium_out[c - SMALL_CLASSES]) >= most;
 }
@@ -47,24 +48,25 @@ static uint32_t medium_enter_count(struct heap* h) {
     return inside;
 }
 
-/* A block is the thread's from now on; so many are no more. */
+/* A block is the thread's from now on; so many, of so many bytes in all, are no more. */
 static void medium_came(struct heap* h, unsigned m) {
-    if (h->medium_out[m] != UINT16_MAX) h->medium_out[m]++;
+    if (m < LONG_CLASS && h->medium_out[m] != UINT16_MAX) h->medium_out[m]++;
     h->medium_out_bytes += medium_bytes(m);
 }
-static void medium_gone(struct heap* h, unsigned m, unsigned count) {
-    uint16_t out = h->medium_out[m];
-    size_t bytes = count * medium_bytes(m);
-    store_relaxed(&h->medium_out[m], (uint16_t)(out < count ? 0 : out - count));
+static void medium_gone(struct heap* h, unsigned m, unsigned count, size_t bytes) {
+    if (m < LONG_CLASS) {
+        uint16_t out = h->medium_out[m];
+        store_relaxed(&h->medium_out[m], (uint16_t)(out < count ? 0 : out - count));
+    }
     h->medium_out_bytes -= h->medium_out_bytes < bytes ? h->medium_out_bytes : bytes;
 }
 
-/* What would need more memory gets what the thread keeps first. `zero`: where memory is tagged, the block is
- * to be zero. */
+/* What would need more memory gets what the thread keeps first, if that is more than one block. `zero`: where
+ * memory is tagged, the block is to be zero. */
 static void* medium_from_arena(struct heap* h, unsigned m, size_t align, bool zero) {
     enum { kept_grows = 65536 };
     void* p = NULL;
-    if (load_relaxed(&h->kept_medium_bytes) > kept_grows && !zero) {
+    if (load_relaxed(&h->kept_medium_bytes) > kept_grows + h->medium_longest && !zero) {
         p = arena_alloc_resident(&h->arena, m, align);
         if (p == NULL) medium_drop_all(h);
     }
@@ -100,9 +102,10 @@ static void* medium_alloc_shared(struct heap* h, unsigned c, size_t align) {
 
 WEIR_FN void* medium_alloc(struct heap* h, unsigned c, size_t align) {
     unsigned m = c - SMALL_CLASSES;
+    unsigned row = medium_ring(m);
     if (weir_unlikely(load_relaxed(&h->kept_gate) == KEPT_ASKED)) medium_open(h);
-    if (((uintptr_t)medium_youngest(h, m)->block & (align - 1)) == 0) {
-        void* kept = medium_unkeep(h, m);
+    if (((uintptr_t)medium_youngest(h, row)->block & (align - 1)) == 0) {
+        void* kept = row == KEPT_LONG ? medium_unkeep_long(h, m) : medium_unkeep(h, row);
         if (kept != NULL) return kept;
     }
     return medium_alloc_shared(h, c, align);
@@ -155,41 +158,43 @@ static void outgoing_send(struct outgoing* o) {
     o->count = 0;
 }
 
-/* The `count` oldest kept blocks of the class are the thread's no more. */
-static void outgoing_put(struct outgoing* o, struct heap* h, unsigned m, unsigned count) {
-    struct kept_medium* k = &h->kept_medium[m];
+/* The `count` oldest blocks of a ring are the thread's no more. */
+static void outgoing_put(struct outgoing* o, struct heap* h, unsigned row, unsigned count) {
+    struct kept_medium* k = &h->kept_medium[row];
     if (count == 0) return; /* a visitor writes nothing then: the owner may have gone on */
     if (o->count + count > sizeof o->blocks / sizeof o->blocks[0]) outgoing_send(o);
     for (unsigned i = 0; i < count; i++) {
-        o->blocks[o->count++] = medium_kept_at(h, m, k->from)->block;
+        o->blocks[o->count++] = medium_kept_at(h, row, k->from)->block;
         __atomic_signal_fence(__ATOMIC_SEQ_CST);
         store_relaxed(&k->from, k->from + 1);
     }
-    medium_gone(h, m, count);
-    store_relaxed(&h->kept_medium_bytes, h->kept_medium_bytes - count * medium_bytes(m));
+    size_t bytes = (size_t)count * k->bytes;
+    medium_gone(h, row, count, bytes);
+    store_relaxed(&h->kept_medium_bytes, h->kept_medium_bytes - bytes);
 }
 
-/* What the thread may keep: a part of what it took from chunks, since that is what comes and goes. */
+/* What the thread may keep: a part of what it took from chunks, since that is what comes and goes, and a
+ * block as long as those that it frees. */
 static size_t medium_kept_max(const struct heap* h) {
     enum { least = 65536, parts = 8 };
-    uint64_t most = least + h->medium_out_bytes / parts;
+    uint64_t most = least + h->medium_longest + h->medium_out_bytes / parts;
     return most < core_options.thread_kept_max ? (size_t)most : core_options.thread_kept_max;
 }
 
-/* Have room for a block of class m: of its class the older half goes, of all, class by class in turn, until a
- * quarter of the room is free. */
-static bool medium_make_room(struct heap* h, unsigned m) {
+/* Have room for a block of so many bytes in the ring: of what is there the older half goes, of all, ring by
+ * ring in turn, until a quarter of the room is free. */
+static bool medium_make_room(struct heap* h, unsigned row, size_t bytes) {
     enum { rounds = 4 };
     static_assert(KEPT_RING < 1 << rounds, "halves of a full ring, until none is left");
     struct outgoing o;
     outgoing_start(&o);
-    unsigned count = medium_kept_count(&h->kept_medium[m]);
-    if (count >= medium_kept_count_max(m)) outgoing_put(&o, h, m, (count + 1) / 2);
-    if (!medium_has_room(h, m)) {
+    unsigned count = medium_kept_count(&h->kept_medium[row]);
+    if (count >= medium_kept_count_max(row)) outgoing_put(&o, h, row, (count + 1) / 2);
+    if (h->kept_medium_bytes + bytes > h->kept_medium_max) {
         size_t enough = h->kept_medium_max - h->kept_medium_max / 4;
-        if (enough > h->kept_medium_max - medium_bytes(m)) enough = h->kept_medium_max - medium_bytes(m);
-        for (unsigned i = 0; h->kept_medium_bytes > enough && i < rounds * MEDIUM_CLASSES; i++) {
-            h->medium_hand = (h->medium_hand + 1) % MEDIUM_CLASSES;
+        if (enough > h->kept_medium_max - bytes) enough = h->kept_medium_max - bytes;
+        for (unsigned i = 0; h->kept_medium_bytes > enough && i < rounds * KEPT_RINGS; i++) {
+            h->medium_hand = (h->medium_hand + 1) % KEPT_RINGS;
             count = medium_kept_count(&h->kept_medium[h->medium_hand]);
             if (count != 0) outgoing_put(&o, h, h->medium_hand, (count + 1) / 2);
         }
@@ -210,15 +215,20 @@ static void* medium_next(struct slice* s, void* p, const char* call) {
 /* Block p is what heap h, the caller's, keeps, or goes back. True: there is something for a pass. */
 static bool medium_free_own(struct heap* h, unsigned m, void* p, uint16_t* block) {
     bool some = false;
+    uint32_t bytes = (uint32_t)medium_bytes(m);
+    unsigned row = medium_ring(m);
+    struct kept_medium* k = &h->kept_medium[row];
     uint32_t inside = medium_enter_keep(h);
+    if (row == KEPT_LONG && bytes > h->medium_longest) h->medium_longest = bytes;
     h->kept_medium_max = medium_kept_max(h);
-    h->kept_medium[m].most = medium_kept_count_max(m);
-    h->kept_medium[m].bytes = (uint32_t)medium_bytes(m);
-    if (medium_bytes(m) <= h->kept_medium_max) {
-        if (!medium_has_room(h, m)) some = medium_make_room(h, m);
-        medium_keep(h, m, p, block);
+    if (bytes <= h->kept_medium_max) {
+        k->most = medium_kept_count_max(row);
+        if (medium_kept_count(k) >= k->most || h->kept_medium_bytes + bytes > h->kept_medium_max)
+            some = medium_make_room(h, row, bytes);
+        k->bytes = bytes; /* a long one's: none is kept now */
+        medium_keep(h, row, p, block);
     } else {
-        medium_gone(h, m, 1);
+        medium_gone(h, m, 1, bytes);
         some = arena_free(&p, 1);
     }
     medium_leave(h, inside);
@@ -254,13 +264,16 @@ WEIR_FN size_t medium_usable(const struct slice* s, const void* p, const char* c
 WEIR_FN bool medium_grow(struct slice* s, const void* p, size_t size) {
     struct heap* h = heap_self();
     const uint16_t* block = arena_block_any(s, p);
-    if (size > SLAB_MAX || tag_is_on() || block == NULL) return false;
+    if (size > CHUNK_MAX || tag_is_on() || block == NULL) return false;
     unsigned before = block_class(load_relaxed(block));
+    /* One that grows by much outgrows the chunk soon, and leaves a hole: a span goes on to grow where it
+     * lies. */
+    if (size > SLAB_MAX && size >= medium_bytes(before) + medium_bytes(before) / 2) return false;
     unsigned m = class_of(size) - SMALL_CLASSES;
     if (!arena_grow(s, p, m)) return false;
     if (h == &heap_empty) return true;
     uint32_t inside = medium_enter_count(h);
-    medium_gone(h, before, 1);
+    medium_gone(h, before, 1, medium_bytes(before));
     medium_came(h, m);
     medium_leave(h, inside);
     return true;
@@ -271,8 +284,8 @@ WEIR_FN void* medium_retag(struct slice* s, void* p, const char* call) {
 }
 
 static void outgoing_put_all(struct outgoing* o, struct heap* h) {
-    for (unsigned m = 0; m < MEDIUM_CLASSES; m++)
-        outgoing_put(o, h, m, medium_kept_count(&h->kept_medium[m]));
+    for (unsigned row = 0; row < KEPT_RINGS; row++)
+        outgoing_put(o, h, row, medium_kept_count(&h->kept_medium[row]));
     store_relaxed(&h->kept_medium_bytes,
                   (size_t)0); /* a fork in the middle of a call may have had it otherwise */
 }
@@ -288,7 +301,8 @@ WEIR_FN void medium_drop_all(struct heap* h) {
 
 WEIR_FN void medium_age(struct heap* h) {
     uint32_t inside = medium_enter_count(h);
-    for (unsigned m = 0; m < MEDIUM_CLASSES; m++) h->medium_out[m] /= 2;
+    for (unsigned m = 0; m < LONG_CLASS; m++) h->medium_out[m] /= 2;
+    h->medium_longest = 0;
     medium_leave(h, inside);
 }
 

@@ -16,29 +16,31 @@
  * wait for one class, and its holes cost more than runs. */
 enum { MEDIUM_DENSE_MAX = 2048 };
 
-/* So many blocks of a class may be kept, by octave: fewer of large ones, as each takes the room of many
- * small. */
-WEIR_INLINE unsigned medium_kept_count_max(unsigned m) {
-    static const uint8_t by_octave[] = {8, 6, 4, 3, 2, 1};
-    static_assert(sizeof by_octave * 8 == MEDIUM_CLASSES, "each octave has a row");
-    return by_octave[m / 8];
+/* The ring, a row of kept_rings, in which freed blocks of medium class m wait. */
+WEIR_INLINE unsigned medium_ring(unsigned m) { return m < KEPT_LONG ? m : KEPT_LONG; }
+/* So many may wait there, by octave: fewer of large ones, as each takes the room of many small; of long ones
+ * one in all. */
+WEIR_INLINE unsigned medium_kept_count_max(unsigned row) {
+    static const uint8_t by_octave[] = {8, 6, 4, 3, 2, 1, 1};
+    static_assert(sizeof by_octave == KEPT_LONG / 8 + 1, "each octave has a row");
+    return by_octave[row / 8];
 }
 WEIR_INLINE size_t medium_bytes(unsigned m) { return size_classes[SMALL_CLASSES + m].bytes; }
 WEIR_INLINE unsigned medium_kept_count(const struct kept_medium* k) {
     return load_relaxed(&k->to) - load_relaxed(&k->from);
 }
 /* Of how many came before it, the block's place. */
-WEIR_INLINE struct kept_block* medium_kept_at(struct heap* h, unsigned m, uint32_t before) {
-    return &h->kept_rings[m][before % KEPT_RING];
+WEIR_INLINE struct kept_block* medium_kept_at(struct heap* h, unsigned row, uint32_t before) {
+    return &h->kept_rings[row][before % KEPT_RING];
 }
-WEIR_INLINE struct kept_block* medium_youngest(struct heap* h, unsigned m) {
-    return medium_kept_at(h, m, h->kept_medium[m].to - 1);
+WEIR_INLINE struct kept_block* medium_youngest(struct heap* h, unsigned row) {
+    return medium_kept_at(h, row, h->kept_medium[row].to - 1);
 }
 
 /* Whether a block of class c + 1 may serve class c, where the thread keeps none of its own: from two blocks
  * to a page on, where every class has chunks. With checks=full sizes are exact. */
 WEIR_INLINE bool medium_next_serves(unsigned c) {
-    return c >= SMALL_CLASSES && c + 1 < CLASS_COUNT && size_classes[c].bytes > MEDIUM_DENSE_MAX &&
+    return c >= SMALL_CLASSES && c + 1 < SLAB_CLASSES && size_classes[c].bytes > MEDIUM_DENSE_MAX &&
            !full_is_on();
 }
 
@@ -58,13 +60,13 @@ WEIR_INLINE void medium_leave(struct heap* h, uint32_t inside) {
     __atomic_signal_fence(__ATOMIC_SEQ_CST);
     store_release(&h->kept_inside, inside); /* a visitor that sees it sees the ring as it is */
 }
-/* The kept block of a medium class, for the program; NULL: there is none. At each instruction a fork's child
+/* The youngest block of a ring, for the program; NULL: there is none. At each instruction a fork's child
  * may go on with what is there: a block is in the ring, or the caller's. */
-WEIR_INLINE void* medium_unkeep(struct heap* h, unsigned m) {
-    struct kept_medium* k = &h->kept_medium[m];
+WEIR_INLINE void* medium_unkeep(struct heap* h, unsigned row) {
+    struct kept_medium* k = &h->kept_medium[row];
     uint32_t to = k->to, inside;
     if (weir_unlikely(to == load_relaxed(&k->from) || !medium_enter(h, &inside))) return NULL;
-    struct kept_block b = *medium_kept_at(h, m, --to); /* a handler leaves `to` as it was */
+    struct kept_block b = *medium_kept_at(h, row, --to); /* a handler leaves `to` as it was */
     store_relaxed(&k->to, to);
     __atomic_signal_fence(__ATOMIC_SEQ_CST);
     h->kept_medium_bytes -= k->bytes;
@@ -73,17 +75,22 @@ WEIR_INLINE void* medium_unkeep(struct heap* h, unsigned m) {
     owner_increment(&h->handed_out);
     return b.block;
 }
+/* The same of a class that slabs do not have. */
+WEIR_INLINE void* medium_unkeep_long(struct heap* h, unsigned m) {
+    return h->kept_medium[KEPT_LONG].bytes == medium_bytes(m) ? medium_unkeep(h, KEPT_LONG) : NULL;
+}
 /* There is room, and the owner is inside. */
-WEIR_INLINE void medium_keep(struct heap* h, unsigned m, void* p, uint16_t* known) {
-    struct kept_medium* k = &h->kept_medium[m];
+WEIR_INLINE void medium_keep(struct heap* h, unsigned row, void* p, uint16_t* known) {
+    struct kept_medium* k = &h->kept_medium[row];
     uint32_t to = k->to;
     store_relaxed(known, (uint16_t)(load_relaxed(known) | BLOCK_KEPT));
-    *medium_kept_at(h, m, to) = (struct kept_block){p, known};
+    *medium_kept_at(h, row, to) = (struct kept_block){p, known};
     h->kept_medium_bytes += k->bytes;
     __atomic_signal_fence(__ATOMIC_SEQ_CST);
     store_release(&k->to, to + 1); /* publishes the entry to the child of another thread's fork */
 }
-/* False as well where none of the class was kept yet: medium_free_own then sees to what is to be known. */
+/* False as well where none of the class was kept yet: medium_free_own then sees to what is to be known. Not
+ * for long ones. */
 WEIR_INLINE bool medium_has_room(const struct heap* h, unsigned m) {
     const struct kept_medium* k = &h->kept_medium[m];
     return medium_kept_count(k) < k->most &&

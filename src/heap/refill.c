@@ -25,7 +25,7 @@
 
 /* Partly used slabs of ended threads, per class. Sync: heaps_lock; the heads are also read relaxed, to
  * skip the lock: a missed orphan is found next time. */
-WEIR_WIDE(orphans) static struct slice* orphans[CLASS_COUNT];
+WEIR_WIDE(orphans) static struct slice* orphans[SLAB_CLASSES];
 static bool orphans_torn; /* since a fork; Sync: heaps_lock */
 
 /* Bytes of the slabs with SLICE_EARLY, and how many there may be: EARLY_UNKNOWN until somebody asks. Sync:
@@ -367,7 +367,7 @@ static void orphan_forget(struct slice* s, void* context) {
 }
 
 WEIR_FN void orphans_forget(void) {
-    for (unsigned c = 0; c < CLASS_COUNT; c++) orphans[c] = NULL;
+    for (unsigned c = 0; c < SLAB_CLASSES; c++) orphans[c] = NULL;
     span_visit_records(orphan_forget, NULL);
 }
 
@@ -417,7 +417,7 @@ static void active_release(struct heap* h, unsigned c) {
 
 /* Let go of all active slabs whose pages are holes. */
 static void closed_release(struct heap* h) {
-    for (unsigned c = 0; c < CLASS_COUNT; c++)
+    for (unsigned c = 0; c < SLAB_CLASSES; c++)
         if (h->active[c] != NULL && (h->active[c]->flags & SLICE_CLOSED) != 0) active_release(h, c);
     h->closed_bytes = 0;
 }
@@ -463,7 +463,7 @@ static void kept_release(struct heap* h) {
 /* Now and then: what was closed and has not been opened since goes, what is without use is closed. */
 static void active_sweep(struct heap* h) {
     closed_release(h);
-    for (unsigned c = 0; c < CLASS_COUNT; c++)
+    for (unsigned c = 0; c < SLAB_CLASSES; c++)
         if (h->active[c] != NULL) active_settle(h, c);
     h->kept_bytes = 0;
 }
@@ -680,7 +680,7 @@ static void bins_settle(struct heap* h) {
     if (h->settled_calls != h->slow_calls) h->settled_frees = 0;
     h->settled_calls = h->slow_calls;
     if (++h->settled_frees != FREES_ALONE || full_is_on()) return;
-    for (unsigned c = 0; c < CLASS_COUNT; c++) {
+    for (unsigned c = 0; c < SLAB_CLASSES; c++) {
         struct slice* s = h->active[c];
         if (s == NULL || (s->flags & (SLICE_KEPT | SLICE_CLOSED)) != 0) continue;
         bin_return(h, c, "free");

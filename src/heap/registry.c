@@ -29,7 +29,7 @@ __attribute__((used)) WEIR_TLS_MODEL _Thread_local void* weir_thread_word = &hea
 
 #define EMPTY_BINS                                                                                           \
     {                                                                                                        \
-        [0 ... CLASS_COUNT - 1] = { NULL, SLICE_BYTES }                                                      \
+        [0 ... SLAB_CLASSES - 1] = { NULL, SLICE_BYTES }                                                     \
     }
 WEIR_UNWRITTEN WEIR_VAR struct heap heap_empty = {.bins = EMPTY_BINS, .lock = {.rank = LOCK_HEAP}};
 WEIR_VAR struct os_lock heaps_lock = {.rank = LOCK_HEAPS};
@@ -58,18 +58,18 @@ enum { PARKED_MAX = 64, PARKED_BYTES_EACH = 2 << 20, PARKED_BYTES_ALL = 8 << 20 
 /* What is by class or slot, but for the bins. A new heap reads as zero, and what is not written there takes
  * no memory. */
 static void heap_reset_tables(struct heap* h) {
-    for (unsigned c = 0; c < CLASS_COUNT; c++) h->active[c] = h->available[c] = h->scarce[c] = NULL;
+    for (unsigned c = 0; c < SLAB_CLASSES; c++) h->active[c] = h->available[c] = h->scarce[c] = NULL;
     for (unsigned i = 0; i < OUTBOX_SLOTS; i++) h->outbox[i] = (struct outbox){0};
     for (unsigned i = 0; i < EXPOSED_SLOTS; i++) h->exposed_slabs[i] = NULL;
-    for (unsigned m = 0; m < MEDIUM_CLASSES; m++) {
-        store_relaxed(&h->kept_medium[m].from, 0u);
-        store_relaxed(&h->kept_medium[m].to, 0u);
+    for (unsigned row = 0; row < KEPT_RINGS; row++) {
+        store_relaxed(&h->kept_medium[row].from, 0u);
+        store_relaxed(&h->kept_medium[row].to, 0u);
     }
 }
 
 /* All else. */
 static void heap_reset(struct heap* h) {
-    for (unsigned c = 0; c < CLASS_COUNT; c++) h->bins[c] = (struct bin){NULL, SLICE_BYTES};
+    for (unsigned c = 0; c < SLAB_CLASSES; c++) h->bins[c] = (struct bin){NULL, SLICE_BYTES};
     h->owner_word = (char*)h + (full_is_on() ? OWNER_FULL : 0) + (tag_is_on() ? OWNER_TAGGED : 0);
     for (unsigned i = 0; i < SPARE_SLOTS; i++) h->spares[i] = NULL;
     h->spare_slices = 0;
@@ -78,8 +78,9 @@ static void heap_reset(struct heap* h) {
     h->kept_large_needed = false;
     store_relaxed(&h->kept_large_owed, false);
     store_relaxed(&h->kept_large_turns, (uint64_t)0);
-    for (unsigned m = 0; m < MEDIUM_CLASSES; m++) h->medium_out[m] = 0;
+    for (unsigned m = 0; m < LONG_CLASS; m++) h->medium_out[m] = 0;
     h->medium_out_bytes = 0;
+    h->medium_longest = 0;
     store_relaxed(&h->kept_medium_bytes, (size_t)0);
     h->kept_medium_max = 0;
     store_relaxed(&h->kept_gate, (uint32_t)KEPT_TAKEN);
@@ -133,7 +134,7 @@ static void heap_retire(struct heap* h) {
 /* Empty a heap out: every block and slab goes where other threads can use it. The caller owns h. */
 static void heap_disband(struct heap* h, const char* call) {
     outbox_flush_all(h);
-    for (unsigned c = 0; c < CLASS_COUNT; c++) {
+    for (unsigned c = 0; c < SLAB_CLASSES; c++) {
         bin_return(h, c, call);
         struct slice* s = h->active[c];
         h->active[c] = NULL;
@@ -201,7 +202,7 @@ static bool parked_by(int tid) {
  * since others free meanwhile. What it kept is next to nothing. */
 static uint64_t parked_in_use(const struct heap* h) {
     uint64_t bytes = 0;
-    for (unsigned c = 0; c < CLASS_COUNT; c++) {
+    for (unsigned c = 0; c < SLAB_CLASSES; c++) {
         const struct slice* s = h->active[c];
         if (s == NULL || (s->flags & SLICE_KEPT) != 0) continue;
         uint32_t used = counts_used(load_relaxed(&s->counts));
@@ -417,7 +418,7 @@ WEIR_FN void heap_collect(void) {
     if (h == &heap_empty) return;
     heap_enter(h);
     outbox_flush_all(h);
-    for (unsigned c = 0; c < CLASS_COUNT; c++) {
+    for (unsigned c = 0; c < SLAB_CLASSES; c++) {
         struct slice* s = h->active[c];
         if (s != NULL) {
             bin_return(h, c, "malloc_trim");

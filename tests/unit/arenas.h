@@ -13,6 +13,10 @@ inline unsigned some_class(Random& random) {
     return static_cast<unsigned>(random.below(UNIT_MEDIUM_CLASSES));
 }
 
+// The longest blocks that come from chunks, and so many medium classes.
+inline size_t chunk_block_max() { return tag_is_on() ? SLAB_MAX : CHUNK_MAX; }
+inline unsigned chunk_classes() { return class_of(chunk_block_max()) - SMALL_CLASSES + 1; }
+
 inline uint64_t used_blocks() {
     uint64_t used = 0;
     for (unsigned m = 0; m < UNIT_MEDIUM_CLASSES; m++) used += unit_arena_used(m);

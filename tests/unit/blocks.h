@@ -102,7 +102,7 @@ class Blocks {
 inline size_t some_size(Random& random) {
     switch (random.below(16)) {
     case 0:
-        return 1 + random.below(size_t{300} << 10);
+        return 1 + random.below(size_t{700} << 10);
     case 1:
     case 2:
         return 1 + random.below(SLAB_MAX);

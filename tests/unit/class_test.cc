@@ -16,8 +16,8 @@ TEST(Class, OfEverySizeIsTheSmallestThatFits) {
 
 TEST(Class, StepsAre16BytesThenAtMostAnEighth) {
     EXPECT_EQ(size_classes[0].bytes, 16u);
-    EXPECT_EQ(size_classes[CLASS_COUNT - 1].bytes, static_cast<uint32_t>(SLAB_MAX));
-    for (unsigned c = 1; c < CLASS_COUNT; c++) {
+    EXPECT_EQ(size_classes[SLAB_CLASSES - 1].bytes, static_cast<uint32_t>(SLAB_MAX));
+    for (unsigned c = 1; c < SLAB_CLASSES; c++) {
         uint32_t before = size_classes[c - 1].bytes;
         uint32_t bytes = size_classes[c].bytes;
         EXPECT_EQ(bytes % GRANULE, 0u);
@@ -28,7 +28,7 @@ TEST(Class, StepsAre16BytesThenAtMostAnEighth) {
 }
 
 TEST(Class, SlabsAreWellUsedAndAddressable) {
-    for (unsigned c = 0; c < CLASS_COUNT; c++) {
+    for (unsigned c = 0; c < SLAB_CLASSES; c++) {
         const struct size_class& k = size_classes[c];
         size_t slab = size_t{k.slices} << SLICE_SHIFT;
         EXPECT_GE(k.capacity, 7u) << k.bytes;
@@ -41,7 +41,7 @@ TEST(Class, SlabsAreWellUsedAndAddressable) {
 }
 
 TEST(Class, BlockIndexIsExactForEveryOffset) {
-    for (unsigned c = 0; c < CLASS_COUNT; c++) {
+    for (unsigned c = 0; c < SLAB_CLASSES; c++) {
         const struct size_class& k = size_classes[c];
         uint32_t index = 0;
         size_t next = k.bytes;
@@ -61,7 +61,7 @@ TEST(Class, AlignedIsTheSmallestWhoseBlocksAllAre) {
     for (size_t align = 1; align <= SLAB_MAX; align *= 2)
         for (size_t size = 1; size <= SLAB_MAX; size += size < 2048 ? 1 : 97) {
             unsigned c = class_of_aligned(size, align);
-            ASSERT_LT(c, static_cast<unsigned>(CLASS_COUNT)) << size << " " << align;
+            ASSERT_LT(c, static_cast<unsigned>(SLAB_CLASSES)) << size << " " << align;
             ASSERT_GE(size_classes[c].bytes, size);
             ASSERT_EQ(size_classes[c].bytes % align, 0u);
             for (unsigned smaller = 0; smaller < c; smaller++)

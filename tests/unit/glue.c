@@ -165,10 +165,13 @@ uint64_t unit_chunk_blocks(const void* p) {
         }
     return hash;
 }
-unsigned unit_kept_count(unsigned m) { return medium_kept_count(&heap_self()->kept_medium[m]); }
-unsigned unit_kept_count_max(unsigned m) { return medium_kept_count_max(m); }
+unsigned unit_kept_count(unsigned m) {
+    const struct kept_medium* k = &heap_self()->kept_medium[medium_ring(m)];
+    return m >= LONG_CLASS && k->bytes != medium_bytes(m) ? 0 : medium_kept_count(k);
+}
+unsigned unit_kept_count_max(unsigned m) { return medium_kept_count_max(medium_ring(m)); }
 void* unit_kept_block(unsigned m) {
-    return unit_kept_count(m) == 0 ? NULL : medium_youngest(heap_self(), m)->block;
+    return unit_kept_count(m) == 0 ? NULL : medium_youngest(heap_self(), medium_ring(m))->block;
 }
 size_t unit_kept_medium_max(void) { return heap_self()->kept_medium_max; }
 size_t unit_kept_medium_bytes(void) { return heap_self()->kept_medium_bytes; }

@@ -30,7 +30,14 @@ TEST(Heap, UsableIsTheClassOrTheLastPage) {
             EXPECT_EQ(unit_usable(p), size_classes[class_of(size)].bytes);
             unit_free(p);
         }
-        for (size_t size = SLAB_MAX + 1; size < 3000000; size += 77777) {
+        for (size_t size = SLAB_MAX + 1; size <= CHUNK_MAX; size += 1511) {
+            void* p = unit_alloc(size);
+            EXPECT_EQ(unit_in_chunk(p), !tag_is_on()) << size;
+            EXPECT_EQ(unit_usable(p),
+                      tag_is_on() ? align_up(size, os_page_bytes()) : size_classes[class_of(size)].bytes);
+            unit_free(p);
+        }
+        for (size_t size = CHUNK_MAX + 1; size < 3000000; size += 77777) {
             void* p = unit_alloc(size);
             EXPECT_EQ(unit_usable(p), align_up(size, os_page_bytes()));
             unit_free(p);
@@ -96,8 +103,8 @@ TEST(Heap, SizesMatchTheirBlocksAlone) {
             EXPECT_TRUE(unit_size_matches(bytes, bytes, 1));
             EXPECT_TRUE(unit_size_matches(bytes, smaller + 1, 1));
             EXPECT_FALSE(unit_size_matches(bytes, bytes + 1, 1));
-            // Above 2 KiB the next class may have served.
-            bool loose = smaller > 2048;
+            // Above 2 KiB the next class may have served, where slabs have it.
+            bool loose = smaller > 2048 && bytes <= SLAB_MAX;
             EXPECT_EQ(c != 0 && unit_size_matches(bytes, smaller, 1), loose) << bytes;
             EXPECT_FALSE(c > 1 && unit_size_matches(bytes, size_classes[c - 2].bytes, 1)) << bytes;
         }
@@ -190,7 +197,7 @@ TEST(Heap, ResizesInPlaceWhereItFits) {
         EXPECT_NE(smaller, p);
         EXPECT_EQ(unit_usable(smaller), 64u);
         unit_free(smaller);
-        char* large = static_cast<char*>(unit_alloc(100000));
+        char* large = static_cast<char*>(unit_alloc_aligned(100000, 4096)); // not in a chunk
         memset(large, 5, 100000);
         EXPECT_EQ(unit_realloc(large, size_t{3} << 20), large); // at the frontier
         EXPECT_EQ(unit_usable(large), size_t{3} << 20);
@@ -227,6 +234,13 @@ TEST(Heap, ResizesByMovingWithContentKept) {
     }));
 }
 
+uint64_t usable_of_spans(const Blocks& blocks) {
+    uint64_t bytes = 0;
+    for (const Block& b : blocks.all)
+        if (unit_is_large(unit_slice(b.p))) bytes += b.usable;
+    return bytes;
+}
+
 TEST(Heap, ReallocIntoTheBlocksOwnNeighbourhoodIsCounted) {
     EXPECT_FINE(in_child([] {
         uint64_t live = span_totals.live;
@@ -235,7 +249,7 @@ TEST(Heap, ReallocIntoTheBlocksOwnNeighbourhoodIsCounted) {
         for (int i = 0; i < 20; i++) blocks.alloc(100000 + random.below(3000000));
         for (int i = 0; i < 300; i++) {
             ASSERT_TRUE(blocks.realloc(random.below(20), 70000 + random.below(4000000)));
-            ASSERT_EQ(unit_large_bytes(), blocks.usable());
+            ASSERT_EQ(unit_large_bytes(), usable_of_spans(blocks));
             ASSERT_TRUE(span_check());
         }
         EXPECT_GT(span_totals.live, live);
@@ -257,13 +271,9 @@ TEST(Heap, CountsWhatAModelCounts) {
                 blocks.free(random.below(blocks.all.size()));
         }
         unit_census(&f);
-        uint64_t large = 0;
-        for (const Block& b : blocks.all) {
-            if (b.usable <= SLAB_MAX)
-                per_class[class_of(b.usable)]++;
-            else
-                large += b.usable;
-        }
+        uint64_t large = usable_of_spans(blocks);
+        for (const Block& b : blocks.all)
+            if (!unit_is_large(unit_slice(b.p))) per_class[class_of(b.usable)]++;
         for (unsigned c = 0; c < CLASS_COUNT; c++) EXPECT_EQ(f.class_live[c], per_class[c]) << c;
         EXPECT_EQ(unit_large_bytes(), large);
         EXPECT_EQ(f.live_bytes, blocks.usable());
@@ -302,7 +312,7 @@ TEST(Heap, KeepsOnlySoMuchForNothing) {
                 EXPECT_LE(f.cached_bytes, bound);
             }
             // All of a slab's first page, of every class.
-            for (unsigned c = 0; c < CLASS_COUNT; c++) {
+            for (unsigned c = 0; c < SLAB_CLASSES; c++) {
                 std::vector<void*> all;
                 do all.push_back(unit_alloc(size_classes[c].bytes));
                 while (unit_slice(all[0])->built > all.size());
@@ -563,7 +573,7 @@ void act_interior() {
     unit_free(p + 16);
 }
 void act_interior_large() {
-    char* p = static_cast<char*>(unit_alloc(400000));
+    char* p = static_cast<char*>(unit_alloc(600000));
     unit_free(p + SLICE_BYTES * 2);
 }
 void act_interior_small_list() {
@@ -573,7 +583,7 @@ void act_interior_small_list() {
     unit_alloc(1024); // the list turns over
 }
 void act_large_twice() {
-    void* p = unit_alloc(400000);
+    void* p = unit_alloc(600000);
     unit_free(p);
     unit_free(p);
 }
@@ -589,7 +599,7 @@ void act_slab_gone() {
     unit_free(p);
 }
 void act_usable_freed_large() {
-    void* p = unit_alloc(400000);
+    void* p = unit_alloc(600000);
     unit_free(p);
     unit_usable(p);
 }

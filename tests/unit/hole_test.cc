@@ -67,7 +67,7 @@ void run_classes(uint32_t shift, const char* options, unsigned rounds) {
         start_with_pages(shift);
         bool exact = page_shift == static_cast<uint32_t>(bit_high(os_page_bytes())) && !unit_emulated;
         Random random(shift);
-        for (unsigned c = 0; c < CLASS_COUNT && !::testing::Test::HasFailure(); c++)
+        for (unsigned c = 0; c < SLAB_CLASSES && !::testing::Test::HasFailure(); c++)
             run_class(c, random, unit_rounds(rounds), exact, [] {
                 release_all();
                 release_all(); // what the first was too early for
@@ -91,7 +91,7 @@ void run_with_purger(uint32_t shift, const char* options) {
         Random random(shift + 100);
         {
             Purger purger;
-            for (unsigned c = 0; c < CLASS_COUNT && !::testing::Test::HasFailure(); c++)
+            for (unsigned c = 0; c < SLAB_CLASSES && !::testing::Test::HasFailure(); c++)
                 run_class(c, random, unit_rounds(5), false, [] {});
             EXPECT_GT(purger.passes.load(), 3u);
         }
@@ -347,7 +347,7 @@ TEST(Holes, RandomPurgesAreRefused) {
         start_with_pages(12);
         os_fault_hook = [](enum os_call call) { return call == OS_PURGE && random.below(3) == 0; };
         Random mine(5);
-        for (unsigned c = 0; c < CLASS_COUNT && !::testing::Test::HasFailure(); c += 5)
+        for (unsigned c = 0; c < SLAB_CLASSES && !::testing::Test::HasFailure(); c += 5)
             run_class(c, mine, unit_rounds(6), false, [] { release_all(); });
     }));
 }

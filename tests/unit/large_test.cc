@@ -62,7 +62,7 @@ class Sleeper {
 TEST(Large, TheLastOneFreedIsGivenOutAgain) {
     EXPECT_FINE(in_child([] {
         start();
-        for (size_t bytes : {size_t{70000}, size_t{131072}, kept_most}) {
+        for (size_t bytes : {size_t{600000}, size_t{655360}, kept_most}) {
             void* p = filled(bytes);
             uint64_t calls = figures().alloc_calls;
             unit_free(p);
@@ -96,31 +96,31 @@ TEST(Large, TheLastOneFreedIsGivenOutAgain) {
 TEST(Large, OthersGoToTheFreeSpans) {
     EXPECT_FINE(in_child([] {
         start();
-        void* first = filled(200000);
-        void* second = filled(300000);
+        void* first = filled(600000);
+        void* second = filled(700000);
         void* third = filled(kept_most + 1);
         uint64_t before = free_spans();
         unit_free(first);
         EXPECT_EQ(free_spans(), before);
         unit_free(second); // in the first one's place
-        EXPECT_EQ(free_spans(), before + pages(200000));
+        EXPECT_EQ(free_spans(), before + pages(600000));
         unit_free(third);
-        EXPECT_EQ(free_spans(), before + pages(200000) + pages(kept_most + 1));
-        EXPECT_NE(unit_alloc(200000), second); // another number of slices
-        EXPECT_EQ(unit_alloc(300000), second);
+        EXPECT_EQ(free_spans(), before + pages(600000) + pages(kept_most + 1));
+        EXPECT_NE(unit_alloc(600000), second); // another number of slices
+        EXPECT_EQ(unit_alloc(700000), second);
     }));
 }
 
 TEST(Large, WhatIsNotNeededForAWhileGoes) {
     EXPECT_FINE(in_child([] {
         start();
-        void* needed = unit_alloc(500000);
+        void* needed = unit_alloc(600000);
         unit_free(needed);
         for (bool again : {true, false}) {
             // Slow calls by the thousand.
             for (unsigned n = 0; n < 40000; n++) {
                 unit_free(unit_alloc(2000 + n % 30 * 1000));
-                if (again && n % 100 == 0) unit_free(unit_alloc(500000));
+                if (again && n % 100 == 0) unit_free(unit_alloc(600000));
             }
             EXPECT_EQ(unit_keeps_large(), again);
         }
@@ -171,12 +171,12 @@ TEST(Large, AForksChildHasWhatOtherThreadsKept) {
     EXPECT_FINE(in_child([] {
         start();
         Sleeper sleeper(kept_most);
-        unit_free(filled(300000));
+        unit_free(filled(700000));
         EXPECT_EQ(forked([] {
                       EXPECT_EQ(unit_large_bytes(), 0u);
                       EXPECT_EQ(figures().live_blocks, 0u);
                       unit_collect();
-                      EXPECT_GE(free_spans(), kept_most + pages(300000));
+                      EXPECT_GE(free_spans(), kept_most + pages(700000));
                       EXPECT_EQ(figures().cached_bytes, 0u);
                       EXPECT_TRUE(span_check());
                   }),
@@ -198,7 +198,7 @@ TEST(Large, OwnersAndVisitorsAtWork) {
                 heaps[t] = unit_attach();
                 Random random(t);
                 for (unsigned n = 0; n < rounds; n++) {
-                    size_t bytes = 70000 + random.below(8) * 20000;
+                    size_t bytes = 600000 + random.below(8) * 50000;
                     auto* p = static_cast<std::atomic<unsigned>*>(unit_alloc(bytes));
                     p[0] = p[10000] = t * rounds + n;
                     if (random.below(64) == 0) std::this_thread::yield();

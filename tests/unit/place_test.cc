@@ -145,7 +145,7 @@ TEST(Place, MediumBlocks) {
 
 TEST(Place, LargeBlocks) {
     EXPECT_FINE(in_child([] {
-        char* p = static_cast<char*>(unit_alloc(100000));
+        char* p = static_cast<char*>(unit_alloc(600000));
         size_t usable = unit_usable(p);
         expect_block(p, usable, false);
         unit_place tail = unit_place_at(p + usable);

@@ -67,6 +67,12 @@ void* filled(size_t bytes) {
     memset(p, 7, bytes);
     return p;
 }
+// One that is no chunk's.
+void* filled_span(size_t bytes) {
+    void* p = unit_alloc_aligned(bytes, os_page_bytes());
+    memset(p, 1, bytes);
+    return p;
+}
 std::vector<void*> filled_many(size_t count, size_t bytes) {
     std::vector<void*> all;
     for (size_t i = 0; i < count; i++) all.push_back(filled(bytes));
@@ -219,7 +225,7 @@ TEST(Release, ALittleThatComesBackChangesNoWindow) {
     EXPECT_FINE(in_child([] {
         Windows windows(":release_delay=64:release_window=64", 100);
         for (int i = 0; i < 6; i++) {
-            void* p = filled(200000); // 49 pages: 30 us, less than one part in 2048 of a window
+            void* p = filled_span(200000); // 49 pages: 30 us, less than one part in 2048 of a window
             windows.free(p);
             windows.end();
             windows.end();
@@ -235,7 +241,7 @@ TEST(Release, ALittleThatComesBackToAProcessThatWorksLittleMakesWindowsLonger) {
     EXPECT_FINE(in_child([] {
         Windows windows(":release_delay=16:release_window=16", 100);
         for (int i = 0; i < 8; i++) {
-            windows.free(filled(200000));
+            windows.free(filled_span(200000));
             windows.end();
             windows.end();
         }
@@ -490,7 +496,7 @@ TEST_UNEMULATED(Release, PagesBehindALargeBlockGo) {
         unit_free(filled(4 << 20));
         // Two slices and a page; what is behind it is dirty.
         Blocks blocks;
-        ASSERT_TRUE(blocks.alloc(2 * SLICE_BYTES + page));
+        ASSERT_TRUE(blocks.alloc_aligned(2 * SLICE_BYTES + page, page));
         unsigned char* p = blocks.all[0].p;
         struct unit_figures f;
         unit_census(&f);
@@ -538,7 +544,7 @@ TEST_UNEMULATED(Release, PagesOfAMovedBlockThatShrinksGo) {
         if (page > 16384) return;
         Blocks blocks;
         ASSERT_TRUE(blocks.alloc(20 * SLICE_BYTES));
-        ASSERT_TRUE(blocks.alloc(3 * SLICE_BYTES)); // in the way of growing in place
+        ASSERT_TRUE(blocks.alloc_aligned(3 * SLICE_BYTES, page)); // in the way of growing in place
         ASSERT_TRUE(blocks.realloc(0, 40 * SLICE_BYTES));
         unsigned char* p = blocks.all[0].p;
         ASSERT_NE(unit_slice(p)->flags & SLICE_MOVED, 0u);
@@ -568,9 +574,9 @@ TEST(Release, ALargeBlockWaitsForThePagesBehindItsEnd) {
         if (page > 16384) return;
         unit_free(filled(4 << 20));
         release_all();
-        unit_free(filled(300000)); // as much is dirty as is used below: no purge of spans comes first
+        unit_free(filled_span(300000)); // as much is dirty as is used below: no purge of spans comes first
         Blocks blocks;
-        blocks.alloc(4 * SLICE_BYTES + page);
+        blocks.alloc_aligned(4 * SLICE_BYTES + page, page);
         ASSERT_EQ(dirty(), 0u);
         Gate gate;
         gate.wait();
@@ -596,7 +602,7 @@ void large_at_random(const char* options, bool refused) {
         Blocks blocks;
         Random random(99);
         for (unsigned i = 0; i < unit_rounds(3000); i++) {
-            size_t size = SLAB_MAX + 1 + random.below(random.below(20) == 0 ? 4 << 20 : 300000);
+            size_t size = SLAB_MAX + 1 + random.below(random.below(20) == 0 ? 4 << 20 : 2 * CHUNK_MAX);
             size_t which = blocks.all.empty() ? 0 : random.below(blocks.all.size());
             if (blocks.all.size() < 20)
                 ASSERT_TRUE(blocks.alloc(size));
@@ -742,12 +748,13 @@ TEST(Release, PagesBehindALargeBlockStayClean) {
         size_t page = os_page_bytes();
         for (size_t again : {size_t{0}, SLICE_BYTES + 2 * page}) {
             uint64_t before = purged();
-            void* p = unit_alloc(SLICE_BYTES + page); // the last slice: one page, the others a tail
+            void* p =
+                unit_alloc_aligned(SLICE_BYTES + page, page); // the last slice: one page, the others a tail
             memset(p, 1, SLICE_BYTES + page);
             EXPECT_FALSE(release_all()) << "a fresh tail was never there";
             unit_free(p);
             if (again != 0) {
-                EXPECT_EQ(unit_alloc(again), p);
+                EXPECT_EQ(unit_alloc_aligned(again, page), p);
                 EXPECT_FALSE(release_all()) << "nor is what is left of it";
                 unit_free(p);
             }
