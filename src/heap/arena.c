@@ -231,6 +231,8 @@ static bool chunk_add(struct arena* a) {
     struct chunk* k = a->chunks[index];
     if (k == NULL) k = a->chunks[index] = span_meta_alloc(sizeof *k);
     if (k == NULL) return false;
+    store_relaxed(&a->gone, a->gone & ~(1ull << index)); /* before it is written to: see records_purge */
+    commit();
     struct slice* s = span_alloc_slab(CHUNK_SLICES, true);
     if (s == NULL) return false;
     k->slice = s;
@@ -250,7 +252,6 @@ static bool chunk_add(struct arena* a) {
     a->empty |= 1ull << index;
     commit();
     a->made |= 1ull << index;
-    store_relaxed(&a->gone, a->gone & ~(1ull << index));
     run_insert(k, 0, chunk_end());
     quick_allow(a);
     return true;
@@ -275,12 +276,13 @@ static bool block_give(struct chunk* k, uint32_t unit, unsigned m) {
  * back without the lock. */
 static struct slice* chunk_remove(struct chunk* k) {
     struct arena* a = k->arena;
+    struct slice* s = k->slice;
     run_remove(k, 0);
     idle_change(k, 0 - k->idle_count);
     a->made &= ~(1ull << k->index);
     a->empty &= ~(1ull << k->index);
-    store_relaxed(&a->gone, a->gone | 1ull << k->index);
-    return k->slice;
+    store_relaxed(&a->gone, a->gone | 1ull << k->index); /* from here on a handler may purge the record */
+    return s;
 }
 
 /* Spans that are to be given back without the lock. */
