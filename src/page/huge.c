@@ -65,6 +65,9 @@ static struct {
  * where of the pages of so many last extents no more than one in PARTS is not in use. */
 enum { GROWTH_SHARE = 4, GROWTH_FEW = 2, GROWTH_SHARE_MANY = 16 };
 enum { DENSE_EXTENTS = 2, DENSE_PARTS = 8, LOST_SHARE = 32, PAGE_SHIFT_MIN = 12 };
+/* Under a block that is large beside the heap, as much as large blocks were seen to be written to, up to so
+ * many bytes: what is lost if it is not. */
+#define PROVEN_MAX (32 * MIB)
 
 struct extent_state {
     uint32_t holes; /* pages in slabs */
@@ -85,6 +88,7 @@ static struct {
     bool looking;     /* a thread, without the lock; the samples are its own */
     uint32_t huge;    /* extents that were opened, and are whole */
     uint64_t lost;    /* pages of theirs that no block has written to */
+    uint64_t proven;  /* pages of large blocks that were found written, by dense looks in a row */
     uint32_t untimed; /* openings till the next one that is timed */
     uint32_t slow;    /* in a row */
     uint32_t pause;   /* slices of growth that are left of it */
@@ -324,6 +328,7 @@ struct look_sample {
     uint32_t used; /* pages that blocks lie on, or did */
     bool huge;     /* all pages are resident, written to or not */
     bool told;     /* a slab of small blocks: built page by page, as it is used */
+    bool large;    /* a part of a large block */
     bool first;    /* not looked at before */
 };
 enum { LOOK_SAMPLES = 64, LOOK_WAIT_MAX = 8 };
@@ -359,9 +364,12 @@ static uint32_t samples_take(const struct slice* s, uint32_t slices, uint32_t st
         if (i == last) used &= ~behind;
         if (kind_is_slab(kind)) used &= ~hole_of(load_relaxed(&slice_pages(s + i)->state));
         uintptr_t address = slice_address(s + i);
-        samples[count++] =
-            (struct look_sample){address, used, extents[extent_of(address)] > EXTENT_AGE,
-                                 has_small_blocks(s + i, kind), slice_index(s + i) >= growth.looked};
+        samples[count++] = (struct look_sample){address,
+                                                used,
+                                                extents[extent_of(address)] > EXTENT_AGE,
+                                                has_small_blocks(s + i, kind),
+                                                !kind_is_slab(kind) && kind != SLICE_FENCE,
+                                                slice_index(s + i) >= growth.looked};
     }
     return count;
 }
@@ -416,11 +424,13 @@ WEIR_FN void huge_learn(void) {
     /* Without a lock: what is peeked at may be the program's mapping by now, which a thread has to serve. */
     uint32_t written = 0;
     uint32_t lost = 0;
+    uint32_t proven = 0;
     for (uint32_t i = 0; i < count; i++) {
         uint32_t pages = pages_written(&samples[i]);
         written += pages;
         if (samples[i].huge && samples[i].first)
             lost += (uint32_t)__builtin_popcount(samples[i].used) - pages;
+        if (samples[i].large && samples[i].first) proven += pages;
     }
     uint32_t all = slices / stride * slice_page_count();
     uint32_t pages = count * slice_page_count();
@@ -428,7 +438,9 @@ WEIR_FN void huge_learn(void) {
     growth.looking = false;
     growth.looked = end;
     growth.lost += (uint64_t)lost * stride;
-    growth.dense = pages >= all / 4 && written >= pages / DENSE_PARTS * (DENSE_PARTS - 1);
+    /* Where most is free again there is little to go by, but what large blocks have shown before. */
+    growth.dense = pages < all / 4 ? growth.proven != 0 : written >= pages / DENSE_PARTS * (DENSE_PARTS - 1);
+    growth.proven = growth.dense ? growth.proven + (uint64_t)proven * stride : 0;
     growth.sparse = growth.dense ? 0 : growth.sparse + 1;
     uint32_t each = 1u << extent_shift;
     growth.wait =
@@ -493,10 +505,21 @@ static void extents_open(uint32_t from, uint32_t end) {
         growth.untimed--;
 }
 
+/* Of so many slices, whole extents, how many may be opened. */
+static uint32_t slices_allowed(uint32_t slices) {
+    uint64_t live = load_relaxed(&span_totals.live);
+    uint64_t most =
+        live / (slices <= (uint32_t)GROWTH_FEW << extent_shift ? GROWTH_SHARE : GROWTH_SHARE_MANY);
+    uint64_t proven = growth.proven << page_shift;
+    if ((uint64_t)slices << SLICE_SHIFT <= most) return slices;
+    if (proven > PROVEN_MAX) proven = PROVEN_MAX;
+    uint32_t some = (uint32_t)(proven >> (SLICE_SHIFT + extent_shift)) << extent_shift;
+    return some < slices ? some : slices;
+}
+
 WEIR_FN void huge_grow(uint32_t count) {
     const struct region* r = &regions[0];
     uint32_t end = r->frontier + count;
-    uint64_t live = load_relaxed(&span_totals.live);
     if (core_options.hugepages != HUGE_AUTO || core_options.release == 0) return;
     if (load_relaxed(&huge_off) || growth_pauses(count) || os_sandboxed() || !extents_start()) return;
     look_when_due(r->frontier, end);
@@ -507,8 +530,8 @@ WEIR_FN void huge_grow(uint32_t count) {
     end = (uint32_t)align_up(end + shift, each) - shift;
     if (huge_ahead.open && from < huge_ahead.end) from = huge_ahead.end;
     if (end <= from) return;
-    uint64_t most = live / (end - from <= GROWTH_FEW * each ? GROWTH_SHARE : GROWTH_SHARE_MANY);
-    if ((uint64_t)(end - from) << SLICE_SHIFT <= most) extents_open(from, end);
+    uint32_t allowed = slices_allowed(end - from);
+    if (allowed != 0) extents_open(from, from + allowed);
 }
 
 static void* ahead_address(uint32_t index) {

@@ -274,6 +274,90 @@ TEST_NATIVE(HugeGrowth, NoneUnderABlockThatIsLargeBesideTheHeap) {
     }
 }
 
+// A block of so many MiB, of which the first byte of each page is written, or of each `step` bytes.
+char* written_block(size_t mib, size_t step = 4096) {
+    auto* p = static_cast<char*>(unit_alloc(mib * MIB));
+    for (size_t at = 0; p != nullptr && at < mib * MIB; at += step) p[at] = 1;
+    return p;
+}
+
+// Large blocks that are written to show what is to be thought of the next ones.
+TEST_NATIVE(HugeGrowth, UnderBlocksAsLargeAsOnesThatWereWritten) {
+    if (!kernel_has_huge_pages()) return expect_none_without();
+    EXPECT_FINE(in_child([] {
+        start();
+        written_block(9);
+        EXPECT_EQ(huge_totals.opened, 0u); // nothing is known
+        written_block(9);
+        EXPECT_GE(huge_totals.opened, 4u); // 4 whole ones are in it
+        uint64_t before = huge_totals.opened;
+        written_block(17);
+        EXPECT_GE(huge_totals.opened, before + 8);
+    }));
+}
+
+// What is lost if a block is not like them is bounded: by what they were, and by 32 MiB.
+TEST_NATIVE(HugeGrowth, NotUnderMoreThanBlocksHaveShown) {
+    if (!kernel_has_huge_pages()) return expect_none_without();
+    struct {
+        size_t shown_mib, bound_mib;
+    } cases[] = {{9, 9}, {48, 32}};
+    for (auto [shown_mib, bound_mib] : cases) {
+        EXPECT_FINE(in_child([&, shown_mib = shown_mib, bound_mib = bound_mib] {
+            start();
+            written_block(shown_mib);
+            char* p = written_block(80, MIB);
+            auto from = reinterpret_cast<uintptr_t>(p);
+            size_t resident = resident_pages(from, from + 80 * MIB);
+            EXPECT_GE(resident, (bound_mib - 3) * MIB >> page_shift); // it was opened as far as that goes
+            EXPECT_LE(resident, (bound_mib * MIB >> page_shift) + 80);
+        }));
+    }
+}
+
+// Once a block was not written to, they count no more.
+TEST_NATIVE(HugeGrowth, NoLongerWhereALargeBlockWasHardlyTouched) {
+    if (!kernel_has_huge_pages()) return expect_none_without();
+    EXPECT_FINE(in_child([] {
+        start();
+        size_t before = resident_pages(heap_start(), heap_end());
+        for (int i = 0; i < 6; i++) {
+            written_block(9);
+            written_block(9, MIB);
+        }
+        size_t after = resident_pages(heap_start(), heap_end());
+        size_t lost = 9; // the first one
+        EXPECT_LE(after, before + ((6 * 9 + lost + 2) * MIB >> page_shift) + 5 * 9);
+    }));
+    EXPECT_FINE(in_child([] { // nor when what was lost is little beside the heap
+        Grown heap(0);
+        written_block(32);
+        written_block(8, MIB);
+        heap.grow(240);
+        auto from = reinterpret_cast<uintptr_t>(written_block(64, MIB));
+        EXPECT_EQ(resident_pages(from + 2 * MIB, from + 64 * MIB), 62u);
+    }));
+}
+
+// Buffers that are freed before anybody looks say nothing against it, nor for it.
+TEST_NATIVE(HugeGrowth, WhatIsFreeAgainSaysNothing) {
+    if (!kernel_has_huge_pages()) return expect_none_without();
+    EXPECT_FINE(in_child([] {
+        start();
+        written_block(9);
+        unit_free(written_block(16));
+        uint64_t before = huge_totals.opened;
+        written_block(17 + 16); // behind or instead of the free one
+        EXPECT_GE(huge_totals.opened, before + 3);
+    }));
+    EXPECT_FINE(in_child([] {
+        start();
+        for (int i = 0; i < 96; i++) *static_cast<char*>(unit_alloc_aligned(256 * KIB, 4096)) = 1;
+        for (size_t mib : {16, 17, 18}) unit_free(written_block(mib));
+        EXPECT_EQ(huge_totals.opened, 0u);
+    }));
+}
+
 // The kernel takes what it was told of pages along.
 TEST_NATIVE(HugeGrowth, ABlockThatMovesIsOpenNoMore) {
     if (!kernel_has_huge_pages()) return expect_none_without();
