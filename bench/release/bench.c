@@ -304,6 +304,12 @@ struct resident resident_now(void) {
                              rollup_bytes(text, "AnonHugePages:")};
 }
 
+uint64_t resident_all(void) {
+    static char text[8192];
+    file_read("/proc/self/smaps_rollup", text, sizeof text);
+    return rollup_bytes(text, "Rss:");
+}
+
 struct usage usage_now(void) {
     struct rusage r;
     getrusage(RUSAGE_SELF, &r);

@@ -84,6 +84,8 @@ struct resident {
     uint64_t huge;  /* of these: in huge pages */
 };
 struct resident resident_now(void);
+/* Bytes that are resident of all that the process has mapped, also of files. */
+uint64_t resident_all(void);
 
 struct usage {
     uint64_t minor_faults;

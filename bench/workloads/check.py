@@ -52,6 +52,8 @@ def wrong_in_good(done, library, told):
         return f"malloc lies in {facts.get('malloc_in')}"
     if told and not facts.get("time_s", 0) > 0:
         return "told no time"
+    if told and not facts.get("resident_bytes", 0) > 0:
+        return "told no memory"
     return None if facts.get("operations", 0) > 0 else "did no work"
 
 

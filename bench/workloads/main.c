@@ -4,9 +4,9 @@
  *     weir-workload --list        one line each: name, threads, sizes, time, content, shape; tabs between
  *     weir-workload --touch MIB   uses so much memory and ends
  *
- * Does a fixed amount of work, frees what it has, rests and ends: who looks at its memory then sees what the
- * allocator kept. Prints `time_s`, `operations` and where malloc lies. Status 3: a block's content was lost
- * or there was no memory. It deliberately knows no allocator and does not measure memory.
+ * Does a fixed amount of work, frees what it has, rests and ends. Prints `time_s`, `operations`, where malloc
+ * lies, and after the rest `resident_bytes`: what the allocator kept, before exit has it give that back.
+ * Status 3: a block's content was lost or there was no memory. It deliberately knows no allocator.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -171,5 +171,9 @@ int main(int argc, char** argv) {
     result_count("operations", load.work);
     result_flush();
     rest_s(rest);
+    if (w->time == TOLD) {
+        result_count("resident_bytes", resident_all());
+        result_flush();
+    }
     return 0;
 }

@@ -80,6 +80,12 @@ impl Item {
             && !self.makes_threads()
     }
 
+    /// Whether its memory is measured some time after its load ended. Of others it is what exit found, when
+    /// some allocators have given back all they had.
+    pub fn rests(&self) -> bool {
+        self.tells_time || self.load.is_some()
+    }
+
     fn makes_threads(&self) -> bool {
         ["server/", "threads/"].iter().any(|family| self.name.starts_with(family))
     }
@@ -162,5 +168,13 @@ mod tests {
         assert!(!counted(ROW));
         assert!(!counted("server/t1\t1\t16-1024\ttold\tchecked\ta server"));
         assert!(!counted("start/one\t1\t1-1\twhole\tchecked\ta start"));
+    }
+
+    #[test]
+    fn who_tells_its_time_rests() {
+        let amount = Amount { scale_percent: 1, rest_s: 1.0 };
+        let rests = |line: &str| workload(line, Path::new("/x"), amount).map(|item| item.rests());
+        assert_eq!(rests(ROW), Some(true));
+        assert_eq!(rests("start/one\t1\t1-1\twhole\tchecked\ta start"), Some(false));
     }
 }

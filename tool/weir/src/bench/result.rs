@@ -65,6 +65,9 @@ pub struct Entry {
     pub threads: Option<u32>,
     /// malloc and free, or realloc, in each run.
     pub operations: Option<u64>,
+    /// Memory at the end was measured some time after the load; results of before do not say so.
+    #[serde(default)]
+    pub rested: bool,
     pub results: Vec<Run>,
     pub notes: Vec<String>,
 }
@@ -132,6 +135,7 @@ impl Entry {
             sizes: item.sizes.clone(),
             threads: item.threads,
             operations,
+            rested: item.rests(),
             results: outcome.contenders.iter().map(Run::of).collect(),
             notes: outcome.notes.clone(),
         }

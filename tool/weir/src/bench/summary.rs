@@ -42,8 +42,11 @@ pub fn best(entry: &Entry, measure: Measure) -> Option<f64> {
     peers.filter_map(|run| run.median(measure)).filter(|value| *value > 0.0).min_by(f64::total_cmp)
 }
 
+/// None for memory at the end where the program did not rest: an allocator that gives all back at exit would
+/// be the best one there.
 pub fn ratio(entry: &Entry, run: &Run, measure: Measure) -> Option<f64> {
-    let own = run.median(measure).filter(|_| run.counts())?;
+    let comparable = measure != Measure::Final || entry.rested;
+    let own = run.median(measure).filter(|_| comparable && run.counts())?;
     best(entry, measure).map(|best| own / best)
 }
 
@@ -125,6 +128,7 @@ pub mod tests {
             sizes: None,
             threads: Some(1),
             operations: Some(1000),
+            rested: true,
             results: figures.iter().map(run).collect(),
             notes: Vec::new(),
         }
@@ -148,6 +152,22 @@ pub mod tests {
         let losses: Vec<&str> =
             losses(&entries, Measure::Time).iter().map(|(entry, _)| entry.name.as_str()).collect();
         assert_eq!(losses, ["b"]);
+    }
+
+    #[test]
+    fn memory_at_the_end_counts_after_a_rest_alone() {
+        let figures: &[(&str, f64, f64)] = &[("system", 1.0, 1e6), ("weir", 1.0, 3e6)];
+        let mut program = entry("program/a", figures);
+        program.rested = false;
+        let entries = [entry("b", &[("system", 1.0, 2e6), ("weir", 1.0, 4e6)]), program];
+        let summary = summary(&entries);
+        assert!(near(summary[1].last, 2.0), "{:?}", summary[1]);
+        assert!(near(summary[1].peak, 6f64.sqrt()));
+        let names = |measure| -> Vec<&str> {
+            losses(&entries, measure).iter().map(|(entry, _)| entry.name.as_str()).collect()
+        };
+        assert_eq!(names(Measure::Final), ["b"]);
+        assert_eq!(names(Measure::Peak), ["program/a", "b"]);
     }
 
     #[test]

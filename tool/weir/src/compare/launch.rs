@@ -41,7 +41,8 @@ pub struct Stage<'a> {
     pub input: Option<PathBuf>,
     pub timeout: Option<Duration>,
     pub server: Option<Server>,
-    /// The command writes `time_s SECONDS` to stdout, which is its time; what else it does is not.
+    /// The command writes `time_s SECONDS` to stdout, which is its time, what else it does is not; and
+    /// `resident_bytes BYTES`, its memory at the end.
     pub tells_time: bool,
     launcher: PathBuf,
     witness_path: String,
@@ -162,7 +163,7 @@ impl<'a> Stage<'a> {
         // Whatever happened, nothing of the run stays.
         let leftovers = run.clear();
         let (end, wall, settled_bytes) = outcome?;
-        let (end, wall) = self.told(end, wall)?;
+        let (end, wall, settled_bytes) = self.told(end, wall, settled_bytes)?;
         let ended = run.ended.unwrap_or_default();
         let header = witness::header(&self.evidence)?;
         let slots = witness::slots(&self.evidence, &header)?;
@@ -189,15 +190,22 @@ impl<'a> Stage<'a> {
         })
     }
 
-    /// The time that the command tells, where it does.
-    fn told(&self, end: End, wall: Duration) -> Result<(End, Duration)> {
+    /// The time that the command tells, and its memory, where it does.
+    fn told(
+        &self,
+        end: End,
+        wall: Duration,
+        settled_bytes: Option<u64>,
+    ) -> Result<(End, Duration, Option<u64>)> {
         if !self.tells_time || end != End::Exited(0) {
-            return Ok((end, wall));
+            return Ok((end, wall, settled_bytes));
         }
-        let told = told(&self.captured()?.0, "time_s").and_then(|text| text.parse().ok());
-        Ok(match told.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok()) {
-            Some(wall) => (end, wall),
-            None => (End::LoadFailed("it did not tell its time".to_owned()), wall),
+        let (stdout, _) = self.captured()?;
+        let refused = |what: &str| End::LoadFailed(format!("it did not tell its {what}"));
+        Ok(match (told_seconds(&stdout), told_bytes(&stdout)) {
+            (Some(seconds), Some(bytes)) => (end, seconds, Some(bytes)),
+            (None, _) => (refused("time"), wall, settled_bytes),
+            (_, None) => (refused("memory"), wall, settled_bytes),
         })
     }
 
@@ -694,6 +702,14 @@ pub fn told(stdout: &[u8], name: &str) -> Option<String> {
     lines.find(|(found, _)| *found == name).map(|(_, value)| value.to_owned())
 }
 
+fn told_seconds(stdout: &[u8]) -> Option<Duration> {
+    Duration::try_from_secs_f64(told(stdout, "time_s")?.parse().ok()?).ok()
+}
+
+fn told_bytes(stdout: &[u8]) -> Option<u64> {
+    told(stdout, "resident_bytes")?.parse().ok()
+}
+
 fn hash(file: &File) -> Result<u64> {
     let mut hasher = std::hash::DefaultHasher::new();
     let mut bytes = [0; 1 << 16];
@@ -726,5 +742,8 @@ mod tests {
         assert_eq!(told(stdout, "time_s").as_deref(), Some("0.25"));
         assert_eq!(told(stdout, "malloc_in").as_deref(), Some("/a b"));
         assert_eq!(told(b"time_s\n", "time_s"), None);
+        assert_eq!(told_seconds(stdout), Some(Duration::from_millis(250)));
+        assert_eq!(told_seconds(b"time_s -1\n"), None);
+        assert_eq!((told_bytes(stdout), told_bytes(b"resident_bytes 4096\n")), (None, Some(4096)));
     }
 }

@@ -22,7 +22,7 @@ pub struct Figures {
     /// the largest process, which the kernel counts.
     pub peak_bytes: u64,
     pub peak_process_bytes: u64,
-    /// Resident memory at exit; of a server, after its load and some rest.
+    /// Resident memory at exit; of a server and of what tells it, after the load and some rest.
     pub final_bytes: u64,
     pub minor_faults: u64,
     pub major_faults: u64,

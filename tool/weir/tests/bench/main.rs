@@ -30,6 +30,26 @@ void* calloc(size_t count, size_t bytes) { return __libc_calloc(count, bytes); }
 void* realloc(void* block, size_t bytes) { return __libc_realloc(block, bytes); }
 "#;
 
+/// The C library's malloc, and 64 MiB that it has until exit.
+const HELD: &str = r#"
+#include <stddef.h>
+#include <sys/mman.h>
+extern void* __libc_malloc(size_t bytes);
+extern void __libc_free(void* block);
+extern void* __libc_calloc(size_t count, size_t bytes);
+extern void* __libc_realloc(void* block, size_t bytes);
+static void* held;
+enum { BYTES = 64 << 20, READ_WRITE = PROT_READ | PROT_WRITE };
+__attribute__((constructor)) static void take(void) {
+    held = mmap(NULL, BYTES, READ_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
+}
+__attribute__((destructor)) static void give(void) { munmap(held, BYTES); }
+void* malloc(size_t bytes) { return __libc_malloc(bytes); }
+void free(void* block) { __libc_free(block); }
+void* calloc(size_t count, size_t bytes) { return __libc_calloc(count, bytes); }
+void* realloc(void* block, size_t bytes) { return __libc_realloc(block, bytes); }
+"#;
+
 /// Gives blocks that are in use.
 const TWICE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../bench/workloads/broken.c");
 
@@ -78,6 +98,31 @@ fn what_there_is_and_what_is_not_installed_is_listed() {
     let run = run.env("PATH", scratch.path("nowhere")).output().expect("the tool starts");
     let run = text(&run.stdout);
     assert!(run.contains("program/z3: not installed: it needs z3"), "{run}");
+}
+
+#[test]
+fn memory_at_the_end_is_of_before_exit() {
+    let scratch = Scratch::new();
+    let held = compile(&scratch, "held", HELD, &["-shared", "-fPIC", "-O1", "-fno-builtin"]);
+    let with = format!("held={}", shown(&held));
+    let rows = ["--quick", "--only", "pair/16", "--only", "start/one"];
+    let (run, json) = bench(
+        &scratch,
+        &[&rows[..], &["--allocators", "system,weir,held", "--with", &with]].concat(),
+    );
+    assert_eq!(run.status.code(), Some(0), "{json:#}");
+    let last = |row: &str, name: &str| {
+        let entry = named(&json["workloads"], "name", row);
+        let result = named(&entry["results"], "allocator", name);
+        (entry["rested"] == true, result["median"]["final"].as_f64().expect("bytes"))
+    };
+    let mib = f64::from(1 << 20);
+    let (rested, bytes) = last("pair/16", "held");
+    assert!(rested && bytes > 64.0 * mib, "{bytes}");
+    assert!(!last("start/one", "held").0);
+    let ratio = last("pair/16", "weir").1 / last("pair/16", "system").1;
+    let summary = &named(&json["summary"], "allocator", "weir")["final"];
+    assert!((summary.as_f64().expect("a ratio") - ratio).abs() < 1e-9, "{summary} {ratio}");
 }
 
 #[test]
