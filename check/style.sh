@@ -80,6 +80,11 @@ no_trailing_blanks() {
         none_match '[[:space:]]+$'
 }
 
+# Sources and kept results are far smaller; what a program records is not, and is not the tree's.
+no_large_files() {
+    tracked . | xargs -0 -r stat --format='%s %n' | awk '$1 > 1048576 { print $2 ": " $1 " bytes"; found = 1 } END { exit found }'
+}
+
 shell_syntax() {
     local file status=0
     while IFS= read -r -d '' file; do
@@ -120,6 +125,7 @@ if wanted words "$@"; then
     part "no to-do markers" no_markers
     part "no paths of a machine" no_machine_paths
     part "no trailing blanks" no_trailing_blanks
+    part "no file above 1 MiB" no_large_files
 fi
 if wanted scripts "$@"; then
     part "shell scripts parse" shell_syntax
