@@ -144,8 +144,8 @@ pub fn inspect(source: &dyn Source, symbols: &[&'static str]) -> Result<Facts> {
     Ok(facts)
 }
 
-/// The compilers that the section `.comment` of a 64-bit little-endian file names, without doubles.
-pub fn comment(source: &dyn Source) -> Option<String> {
+/// What the section of a 64-bit little-endian file holds.
+fn section(source: &dyn Source, wanted: &str) -> Option<Vec<u8>> {
     let image = Image { source, loads: Vec::new() };
     let what = "section headers";
     let table = image.u64(40, what).ok()?;
@@ -160,10 +160,23 @@ pub fn comment(source: &dyn Source) -> Option<String> {
         (0..entries).filter_map(|index| section(index).ok()).find(|found| {
             sum(names, u64::from(found.0), what)
                 .and_then(|at| image.string(at, what))
-                .is_ok_and(|name| name == ".comment")
+                .is_ok_and(|name| name == wanted)
         })?;
     let mut text = vec![0; usize::try_from(bytes).ok().filter(|bytes| *bytes <= NAME_MAX)?];
-    source.read(offset, &mut text).ok()?.then_some(())?;
+    source.read(offset, &mut text).ok()?.then_some(text)
+}
+
+/// What the linker says the file is, the same for the same contents: the note that GNU's and LLVM's linkers leave.
+pub fn build_id(source: &dyn Source) -> Option<String> {
+    const HEAD_BYTES: usize = 16; // three words, and the name "GNU"
+    let note = section(source, ".note.gnu.build-id")?;
+    let id: String = note.get(HEAD_BYTES..)?.iter().map(|byte| format!("{byte:02x}")).collect();
+    (!id.is_empty()).then_some(id)
+}
+
+/// The compilers that the section `.comment` of a 64-bit little-endian file names, without doubles.
+pub fn comment(source: &dyn Source) -> Option<String> {
+    let text = section(source, ".comment")?;
     let mut found: Vec<String> = Vec::new();
     for name in text.split(|byte| *byte == 0).filter(|name| !name.is_empty()) {
         let name = String::from_utf8_lossy(name).trim().to_owned();

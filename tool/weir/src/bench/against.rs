@@ -8,7 +8,7 @@ use crate::compare::allocators::WEIR;
 use crate::compare::condition::{Answer, Condition};
 use crate::compare::measure::{MEASURES, Measure};
 use crate::compare::outcome::differs;
-use crate::compare::stats::{Estimate, Interval};
+use crate::compare::stats::{Estimate, Interval, VALUES_MIN};
 use serde::{Deserialize, Serialize};
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -38,12 +38,38 @@ pub struct Judged {
     pub met: Vec<String>,
     /// Workloads in which its median is, and the interval is not.
     pub uncertain: Vec<String>,
+    /// Workloads for which one of the results lacks weir's median or its interval.
+    #[serde(default)]
+    pub not_judged: Vec<String>,
+    /// In so many workloads it could be judged.
+    #[serde(default)]
+    pub judged: usize,
 }
 
 impl Against {
     pub fn met(&self) -> bool {
         self.conditions.iter().any(|judged| !judged.met.is_empty())
     }
+
+    /// Some condition could be judged nowhere: that it was not met says nothing.
+    pub fn says_nothing(&self) -> bool {
+        self.conditions.iter().any(|judged| judged.judged == 0)
+    }
+}
+
+/// Why no condition can be judged against this result, whatever comes of the new one.
+pub fn cannot_judge(before: &Document, conditions: &[Condition]) -> Option<String> {
+    let has_interval = |measure| {
+        let weir = before.workloads.iter().filter_map(|entry| entry.run(WEIR));
+        weir.filter_map(|run| run.estimate(measure)).any(|estimate| estimate.interval.is_some())
+    };
+    let lacks = conditions.iter().find(|condition| !has_interval(condition.measure))?;
+    Some(format!(
+        "--fail-if '{}': the earlier result has no confidence interval of weir's {}: keep one of {} rounds or more",
+        lacks.text,
+        lacks.measure.name(),
+        VALUES_MIN
+    ))
 }
 
 /// Now to before. The two were not interleaved, so their rounds are no pairs.
@@ -90,16 +116,26 @@ pub fn compare(before: &Document, now: &Document, conditions: &[Condition]) -> A
 }
 
 fn judge(before: &Document, now: &Document, condition: &Condition) -> Judged {
-    let mut judged =
-        Judged { condition: condition.text.clone(), met: Vec::new(), uncertain: Vec::new() };
+    let mut judged = Judged {
+        condition: condition.text.clone(),
+        met: Vec::new(),
+        uncertain: Vec::new(),
+        not_judged: Vec::new(),
+        judged: 0,
+    };
     for entry in &now.workloads {
         let earlier = before.workloads.iter().find(|earlier| earlier.name == entry.name);
         let pair = earlier.and_then(|earlier| earlier.run(WEIR)).zip(entry.run(WEIR));
         let ratio = pair.and_then(|(earlier, run)| ratio(earlier, run, condition.measure));
-        match ratio.map(|ratio| condition.answer(&ratio)) {
-            Some(Answer::Met) => judged.met.push(entry.name.clone()),
-            Some(Answer::Uncertain) => judged.uncertain.push(entry.name.clone()),
-            Some(Answer::NotMet) | None => {}
+        let Some(ratio) = ratio.filter(|ratio| ratio.interval.is_some()) else {
+            judged.not_judged.push(entry.name.clone());
+            continue;
+        };
+        judged.judged += 1;
+        match condition.answer(&ratio) {
+            Answer::Met => judged.met.push(entry.name.clone()),
+            Answer::Uncertain => judged.uncertain.push(entry.name.clone()),
+            Answer::NotMet => {}
         }
     }
     judged
@@ -145,7 +181,7 @@ fn notes(before: &Document, now: &Document) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::super::result::SCHEMA;
-    use super::super::summary::tests::entry;
+    use super::super::summary::tests::{distinct, entry};
     use super::*;
     use crate::compare::machine::Machine;
 
@@ -188,6 +224,47 @@ mod tests {
         // Each interval is 1 % to both sides.
         let uncertain = judged(1.0, 1.04, "time>+3%");
         assert!(!uncertain.met() && uncertain.conditions[0].uncertain == ["a"]);
+    }
+
+    #[test]
+    fn each_condition_is_about_its_own_measure() {
+        let grown = |name: &str| {
+            let mut one = document(&[]);
+            one.workloads.push(distinct());
+            for run in &mut one.workloads[0].results {
+                if let Some(median) = run.median.get_mut(name).filter(|_| run.allocator == WEIR) {
+                    *median *= 2.0;
+                }
+                let around = |value: &f64| (value * 0.99, value * 1.01);
+                run.interval = run.median.iter().map(|(n, v)| (n.clone(), around(v))).collect();
+            }
+            one
+        };
+        for measure in MEASURES {
+            for condition in MEASURES {
+                let text = format!("{}>+3%", condition.name());
+                let condition = [Condition::parse(&text).expect("a condition")];
+                let against = compare(&grown("none"), &grown(measure.name()), &condition);
+                assert_eq!(against.met(), condition[0].measure == measure, "{text}");
+                let changed: Vec<_> = against.changes.iter().map(|one| &one.measure).collect();
+                assert_eq!(changed, [measure.name()]);
+            }
+        }
+    }
+
+    #[test]
+    fn what_could_not_be_judged_is_no_success() {
+        let condition = [Condition::parse("time>+3%").expect("a condition")];
+        let now = document(&[("a", 1.0), ("b", 1.0)]);
+        let some = compare(&document(&[("a", 1.0)]), &now, &condition);
+        assert_eq!((some.conditions[0].judged, some.says_nothing()), (1, false));
+        assert_eq!(some.conditions[0].not_judged, ["b"]);
+        let mut bare = document(&[("a", 0.01)]);
+        assert_eq!(cannot_judge(&bare, &condition), None);
+        bare.workloads[0].results.iter_mut().for_each(|run| run.interval.clear());
+        assert!(compare(&bare, &now, &condition).says_nothing());
+        assert!(cannot_judge(&bare, &condition).expect("why").contains("weir's time"));
+        assert!(cannot_judge(&document(&[]), &condition).is_some());
     }
 
     #[test]

@@ -6,7 +6,7 @@
 use super::plot;
 use super::result::{Document, Entry};
 use super::summary::{self, Summary, Worst};
-use super::text::{nanoseconds, spread, times, title};
+use super::text::{nanoseconds, spread, times, title, verdicts};
 use crate::compare::allocators::WEIR;
 use crate::compare::measure::Measure;
 use crate::units;
@@ -211,8 +211,8 @@ fn changes(document: &Document) -> String {
         ]);
     }
     let mut out = format!("<h2>What has changed</h2>\n{}", table(&rows));
-    for note in &against.notes {
-        let _ = writeln!(out, "<p class=\"note\">{}</p>", escaped(note));
+    for line in verdicts(against) {
+        let _ = writeln!(out, "<p class=\"note\">{}</p>", escaped(&line));
     }
     out
 }
@@ -297,7 +297,8 @@ fn figures(entry: &Entry) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::super::summary::tests::entry;
+    use super::super::summary::summary;
+    use super::super::summary::tests::{distinct, entry};
     use super::*;
 
     #[test]
@@ -312,6 +313,26 @@ mod tests {
         let rows = [vec!["a".to_owned()], vec!["weir".to_owned(), cell(2.0)]];
         assert!(
             table(&rows).contains("<tr class=\"weir\"><td>weir</td><td class=\"worse\">2.00</td>")
+        );
+    }
+    #[test]
+    fn every_figure_stands_in_its_column() {
+        let cells = |html: &str| {
+            let text: Vec<&str> = html
+                .split('<')
+                .filter_map(|part| part.split_once('>'))
+                .map(|(_, text)| text.trim())
+                .collect();
+            text.into_iter().filter(|text| !text.is_empty()).collect::<Vec<_>>().join("|")
+        };
+        let entry = distinct();
+        assert_eq!(
+            cells(&figures(&entry)),
+            "shape/one|a shape|allocator|time|± %|ns each|CPU|peak|at end|faults|instructions each|system|2.0 ms|2.0|2000.0|3.0 ms|38.1 MiB|19.1 MiB|1,000|-|weir|3.0 ms|2.0|3000.0|9.0 ms|28.6 MiB|4.77 MiB|1,500|123.4|other|4.0 ms|2.0|4000.0|6.0 ms|47.7 MiB|9.54 MiB|500|-"
+        );
+        assert_eq!(
+            cells(&means(&summary(&[entry]))),
+            "allocator|workloads|time|peak|peak, 20 MiB and more|at end|worst time|worst peak|worst end|system|1|1.00|1.00|1.00|2.00|1.00 shape/one|1.00 shape/one|2.00 shape/one|weir|1|1.50|0.75|0.75|0.50|1.50 shape/one|0.75 shape/one|0.50 shape/one|other|1|2.00|1.25|1.25|1.00|2.00 shape/one|1.25 shape/one|1.00 shape/one"
         );
     }
 }

@@ -29,6 +29,7 @@ pub fn count(
     contenders: &[Contender],
     signals: &Signals,
     valgrind: &Path,
+    without: &[OsString],
 ) -> Result<()> {
     let words = [
         "valgrind",
@@ -41,7 +42,8 @@ pub fn count(
     arguments.push(item.file.clone().into());
     arguments
         .extend([item.name.as_str(), "--scale", SCALE_PERCENT, "--rest", "0"].map(OsString::from));
-    let stage = Stage::new(signals, valgrind.to_path_buf(), arguments)?;
+    let mut stage = Stage::new(signals, valgrind.to_path_buf(), arguments)?;
+    stage.without = without.to_vec();
     for (run, contender) in
         entry.results.iter_mut().zip(contenders).filter(|(run, _)| run.failure.is_none())
     {

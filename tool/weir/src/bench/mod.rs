@@ -17,12 +17,12 @@ mod text;
 use crate::compare::allocators::{self, Choice, WEIR};
 use crate::compare::condition::Condition;
 use crate::compare::engine::{Comparison, Plan};
-use crate::compare::launch::{self, Stage};
+use crate::compare::launch::{self, Interrupted, Stage};
 use crate::compare::machine::{self, Machine};
 use crate::compare::outcome::Contender;
 use crate::compare::progress::Progress;
 use crate::compare::{CONDITION, FAILED, TAKEN, stats};
-use crate::errors::{Exit, TOOL, USAGE};
+use crate::errors::{Exit, USAGE};
 use crate::library::{LIBRARY, LIBRARY_NAME, LIBRARY_VERSION, Place, WORKLOAD};
 use crate::output::{self, Output};
 use crate::run::End;
@@ -30,6 +30,7 @@ use crate::sys::Signals;
 use anyhow::{Context, Result};
 use item::{Item, Kind};
 use result::{AllocatorEntry, Document, Entry, Missing};
+use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
 /// Where `--save NAME` keeps results, from the root of the repository.
@@ -96,6 +97,10 @@ pub struct Args {
 pub fn bench(args: &Args) -> Result<End> {
     let conditions = conditions(args)?;
     let before = args.against.as_deref().map(result::read).transpose()?;
+    if let Some(why) = before.as_ref().and_then(|before| against::cannot_judge(before, &conditions))
+    {
+        return Err(Exit::error(USAGE, why));
+    }
     let signals = Signals::take(&TAKEN)
         .context("cannot receive signals: the limit of open files (ulimit -n) may be too low")?;
     let mut place = Place::new();
@@ -113,24 +118,40 @@ pub fn bench(args: &Args) -> Result<End> {
     let outputs = Outputs::open(args)?;
 
     let contenders = contenders(args, &mut place)?;
+    if !conditions.is_empty() && !contenders.iter().any(|one| one.allocator.name == WEIR) {
+        let why = "--fail-if judges weir, which --allocators or --without leaves out".to_owned();
+        return Err(Exit::error(USAGE, why));
+    }
     let mut run = Run {
         args,
         signals: &signals,
         prepare: touching(&program),
         instructions,
         document: document(args, &contenders, missing),
+        without: settings(),
+        gone_wrong: false,
     };
-    let interrupted = run.all(&items, &contenders)?;
+    if !run.without.is_empty() {
+        let names: Vec<_> = run.without.iter().map(|name| name.to_string_lossy()).collect();
+        let note = format!("left out of the environment: {}", names.join(", "));
+        run.document.notes.push(note);
+    }
+    let ended = run.all(&items, &contenders);
+    let gone_wrong = run.gone_wrong;
     let mut document = run.document;
-    document.interrupted = interrupted.is_some();
+    document.interrupted = !matches!(ended, Ok(None));
     document.summary = summary::summary(&document.workloads);
     if let Some(before) = &before {
         document.against = Some(against::compare(before, &document, &conditions));
     }
-    let failed =
-        document.workloads.iter().flat_map(|entry| &entry.results).any(|r| r.failure.is_some());
+    let failed = gone_wrong
+        || document.workloads.iter().flat_map(|entry| &entry.results).any(|r| r.failure.is_some())
+        || document.against.as_ref().is_some_and(|against| against.says_nothing());
     let met = document.against.as_ref().is_some_and(|against| against.met());
-    outputs.write(&document)?;
+    // What was measured is kept whatever ended it.
+    let written = outputs.write(&document);
+    let interrupted = ended?;
+    written?;
     Ok(match interrupted {
         Some(signal) => End::Signal(signal),
         None if failed => End::Code(FAILED),
@@ -203,6 +224,26 @@ fn contenders(args: &Args, place: &mut Place) -> Result<Vec<Contender>> {
     Ok(chosen.into_iter().map(Contender::new).collect())
 }
 
+/// The variables set here that allocators read.
+fn settings() -> Vec<OsString> {
+    const BEGIN: [&str; 8] = [
+        "WEIR_",
+        "MALLOC_",
+        "MIMALLOC_",
+        "TCMALLOC_",
+        "SCUDO_",
+        "RPMALLOC_",
+        "SNMALLOC_",
+        "GLIBC_TUNABLES",
+    ];
+    let names = std::env::vars_os().map(|(name, _)| name);
+    let reads = |name: &OsString| {
+        let name = name.to_string_lossy();
+        BEGIN.iter().any(|begin| name.starts_with(begin))
+    };
+    names.filter(reads).collect()
+}
+
 fn document(args: &Args, contenders: &[Contender], not_installed: Vec<Missing>) -> Document {
     Document {
         schema: result::SCHEMA,
@@ -224,6 +265,21 @@ fn document(args: &Args, contenders: &[Contender], not_installed: Vec<Missing>) 
     }
 }
 
+fn kept(name: &str, part: &str) -> PathBuf {
+    Path::new(RESULTS).join(format!("{name}{part}.json"))
+}
+
+fn cannot_save(args: &Args, name: &str) -> Option<String> {
+    if name.contains('/') || name.is_empty() {
+        return Some("a name, not a path: --json=FILE writes elsewhere".to_owned());
+    }
+    let least = stats::VALUES_MIN;
+    let less = args.quick || !args.only.is_empty() || (args.rounds as usize) < least;
+    (less && kept(name, "").exists()).then(|| {
+        format!("there is a result that less than all workloads in {least} rounds would replace: --json=FILE writes elsewhere")
+    })
+}
+
 /// The files that are asked for, opened before hours of work.
 struct Outputs<'a> {
     args: &'a Args,
@@ -234,12 +290,11 @@ struct Outputs<'a> {
 
 impl Outputs<'_> {
     fn open(args: &Args) -> Result<Outputs<'_>> {
-        let saved = args.save.as_deref().map(|name| match name.contains('/') || name.is_empty() {
-            true => Err(Exit::error(
-                USAGE,
-                format!("--save '{name}': a name, not a path: --json=FILE writes elsewhere"),
-            )),
-            false => Output::new(&Path::new(RESULTS).join(format!("{name}.json"))),
+        let saved = args.save.as_deref().map(|name| {
+            if let Some(why) = cannot_save(args, name) {
+                return Err(Exit::error(USAGE, format!("--save '{name}': {why}")));
+            }
+            Output::new(&kept(name, ""))
         });
         let json = args.json.as_deref().filter(|path| path.as_os_str() != "-");
         Ok(Outputs {
@@ -253,12 +308,17 @@ impl Outputs<'_> {
     /// One that cannot be written does not take the others along.
     fn write(self, document: &Document) -> Result<()> {
         let json = document.json().context("cannot write JSON")?;
+        // A part of a result does not take the place of a whole one.
+        let saved = match self.args.save.as_deref().filter(|_| document.interrupted) {
+            Some(name) => Some(Output::new(&kept(name, ".partial"))?),
+            None => self.saved,
+        };
         let to_stdout = self.args.json.is_some() && self.json.is_none();
         let shown = if to_stdout { json.clone() } else { text::closing(document) };
         let written = [
             if self.args.quiet && !to_stdout { Ok(()) } else { output::stdout(&shown) },
             self.json.map_or(Ok(()), |file| file.write(&json)),
-            self.saved.map_or(Ok(()), |file| file.write(&json)),
+            saved.map_or(Ok(()), |file| file.write(&json)),
             self.html.map_or(Ok(()), |file| file.write(&html::page(document)?)),
         ];
         written.into_iter().collect()
@@ -274,6 +334,10 @@ struct Run<'a> {
     /// Where valgrind lies, if instructions are counted.
     instructions: Option<PathBuf>,
     document: Document,
+    /// What would set an allocator's options: all are measured with their defaults.
+    without: Vec<OsString>,
+    /// Some item could not be run at all: the document's notes say why.
+    gone_wrong: bool,
 }
 
 impl Run<'_> {
@@ -281,12 +345,22 @@ impl Run<'_> {
     fn all(&mut self, items: &[Item], contenders: &[Contender]) -> Result<Option<i32>> {
         for (at, item) in items.iter().enumerate() {
             let title = format!("{} ({} of {})", item.name, at + 1, items.len());
-            let (entry, signal) = self.one(item, contenders.to_vec(), title)?;
+            let (entry, signal) = match self.one(item, contenders.to_vec(), title) {
+                Ok(measured) => measured,
+                Err(error) => {
+                    let note = format!("{}: {error:#}", item.name);
+                    eprintln!("weir: {note}");
+                    self.document.notes.push(note);
+                    self.gone_wrong = true;
+                    continue;
+                }
+            };
+            let table = text::workload(&entry);
+            self.document.workloads.push(entry);
             // Where stdout is not for the JSON, each table is shown as soon as there is one.
             if !self.args.quiet && self.args.json.as_deref() != Some(Path::new("-")) {
-                output::stdout(&text::workload(&entry))?;
+                output::stdout(&table)?;
             }
-            self.document.workloads.push(entry);
             if signal.is_some() {
                 return Ok(signal);
             }
@@ -302,6 +376,7 @@ impl Run<'_> {
     ) -> Result<(Entry, Option<i32>)> {
         let mut stage = Stage::new(self.signals, item.file.clone(), item.arguments.clone())?;
         item.prepare(&mut stage)?;
+        stage.without = self.without.clone();
         let plan = match self.args.quick {
             true => Plan { warmup: 0, rounds: Some(1), budget_s: 0.0 },
             false => {
@@ -315,7 +390,7 @@ impl Run<'_> {
         // A workload says where its malloc lies and what time it took.
         comparison.notes_outputs = item.kind == Kind::Program;
         comparison.prepare = Some(&self.prepare);
-        let (outcome, signal) = comparison.run(plan, command)?;
+        let (outcome, mut signal) = comparison.run(plan, command)?;
         let operations = match item.tells_time {
             true => {
                 launch::told(&stage.captured()?.0, "operations").and_then(|text| text.parse().ok())
@@ -326,10 +401,17 @@ impl Run<'_> {
         if let Some(valgrind) =
             self.instructions.as_ref().filter(|_| item.counts_instructions() && signal.is_none())
         {
-            instructions::count(&mut entry, item, &outcome.contenders, self.signals, valgrind)
-                .map_err(|error| {
-                    Exit::error(TOOL, format!("{}: callgrind: {error:#}", item.name))
-                })?;
+            let counted = instructions::count(
+                &mut entry,
+                item,
+                &outcome.contenders,
+                self.signals,
+                valgrind,
+                &self.without,
+            );
+            if let Err(error) = counted {
+                signal = Some(error.downcast::<Interrupted>().context("callgrind")?.0);
+            }
         }
         Ok((entry, signal))
     }

@@ -13,6 +13,7 @@ use std::ffi::OsString;
 use std::fmt::Write as _;
 use std::io::Write;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 struct Row {
     name: &'static str,
@@ -220,6 +221,8 @@ fn pigeons() -> String {
 pub fn programs(place: &Place) -> Result<(Vec<Item>, Vec<Missing>)> {
     let path = std::env::var_os("PATH");
     let (mut found, mut missing) = (Vec::new(), Vec::new());
+    let python = program::find("python3".as_ref(), path.as_deref()).map(|file| python(&file));
+    let python = python.unwrap_or_default().to_string_lossy().into_owned();
     for row in ROWS {
         let files: Vec<Result<PathBuf>> =
             row.needs.iter().map(|name| program::find(name.as_ref(), path.as_deref())).collect();
@@ -231,17 +234,26 @@ pub fn programs(place: &Place) -> Result<(Vec<Item>, Vec<Missing>)> {
             .map(|(name, _)| *name)
             .collect();
         match files.into_iter().next() {
-            Some(Ok(file)) if lacking.is_empty() => found.push(item(row, file, place)?),
+            Some(Ok(file)) if lacking.is_empty() => found.push(item(row, file, &python, place)?),
             _ => missing.push(Missing { name: row.name.to_owned(), needs: lacking.join(", ") }),
         }
     }
     Ok((found, missing))
 }
 
-fn item(row: &Row, file: PathBuf, place: &Place) -> Result<Item> {
+/// The interpreter itself: what is called so may be a script that looks for it, whose shells would be measured too.
+fn python(found: &Path) -> PathBuf {
+    let told = Command::new(found).args(["-c", "import sys; print(sys.executable)"]).output();
+    let told = told.ok().filter(|told| told.status.success());
+    let path = told.map(|told| PathBuf::from(String::from_utf8_lossy(&told.stdout).trim()));
+    path.filter(|path| path.is_absolute() && path.is_file()).unwrap_or_else(|| found.to_path_buf())
+}
+
+fn item(row: &Row, file: PathBuf, python: &str, place: &Place) -> Result<Item> {
     let input = row.input.map(|make| input(row, &make(), place)).transpose()?;
     let mut words = vec![OsString::from(row.needs[0])];
-    words.extend(row.arguments.iter().map(OsString::from));
+    let word = |word: &&str| OsString::from(if *word == "python3" { python } else { *word });
+    words.extend(row.arguments.iter().map(word));
     let (file, arguments) = compare::executed(file, &words);
     Ok(Item {
         name: row.name.to_owned(),
@@ -252,7 +264,10 @@ fn item(row: &Row, file: PathBuf, place: &Place) -> Result<Item> {
         file,
         arguments,
         input,
-        load: row.load.map(|(port, line)| Load { port, line: line.to_owned() }),
+        load: row.load.map(|(port, line)| Load {
+            port,
+            line: line.replace("python3 ", &format!("'{python}' ")),
+        }),
         tells_time: false,
     })
 }

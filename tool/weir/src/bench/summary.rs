@@ -134,6 +134,31 @@ pub mod tests {
         }
     }
 
+    /// One whose figures all differ: 1,000 operations; weir's are 0.75 to 3 times the best peer's.
+    pub fn distinct() -> Entry {
+        let names = ["time", "cpu", "peak", "final", "faults"];
+        let figures = |allocator: &str, values: [f64; 5]| Run {
+            allocator: allocator.to_owned(),
+            proven: true,
+            rounds: 6,
+            median: names
+                .iter()
+                .zip(values)
+                .map(|(name, value)| ((*name).to_owned(), value))
+                .collect(),
+            interval: [("time".to_owned(), (values[0] * 0.98, values[0] * 1.02))].into(),
+            ..Run::default()
+        };
+        let mut entry = entry("shape/one", &[]);
+        entry.results = vec![
+            figures("system", [0.002, 0.003, 40e6, 20e6, 1000.0]),
+            figures("weir", [0.003, 0.009, 30e6, 5e6, 1500.0]),
+            figures("other", [0.004, 0.006, 50e6, 10e6, 500.0]),
+        ];
+        entry.results[1].instructions_each = Some(123.4);
+        entry
+    }
+
     fn near(value: Option<f64>, wanted: f64) -> bool {
         value.is_some_and(|value| (value - wanted).abs() < 1e-9)
     }

@@ -199,12 +199,14 @@ fn changes(against: &Against) -> String {
             .changes
             .iter()
             .filter(|change| change.allocator == WEIR && change.measure == measure.name());
-        let (worse, better): (Vec<_>, Vec<_>) = changes.partition(|change| change.ratio > 1.0);
+        let (worse, mut better): (Vec<_>, Vec<_>) = changes.partition(|change| change.ratio > 1.0);
+        better.reverse(); // the largest change first, too
         for (word, changes) in [("worse", worse), ("better", better)] {
             if changes.is_empty() {
                 continue;
             }
-            let _ = writeln!(out, "weir is {word} than before in {}:", title(measure));
+            let count = changes.len();
+            let _ = writeln!(out, "weir is {word} than before in {} ({count}):", title(measure));
             for change in changes.iter().take(SHOWN_MAX) {
                 let percent = |ratio: f64| signed((ratio - 1.0) * 100.0);
                 let (low, high) = change.interval;
@@ -223,23 +225,89 @@ fn changes(against: &Against) -> String {
     if out.is_empty() {
         out.push_str("weir: no change since the earlier result beyond the intervals\n");
     }
-    if !against.not_in_both.is_empty() {
-        let _ = writeln!(out, "not in both results: {}", against.not_in_both.join(", "));
-    }
-    for judged in &against.conditions {
-        let _ = match (judged.met.as_slice(), judged.uncertain.as_slice()) {
-            ([], []) => writeln!(out, "--fail-if '{}': not met", judged.condition),
-            ([], some) => {
-                writeln!(out, "--fail-if '{}': uncertain in {}", judged.condition, some.join(", "))
-            }
-            (some, _) => {
-                writeln!(out, "--fail-if '{}': met in {}", judged.condition, some.join(", "))
-            }
-        };
-    }
-    for note in &against.notes {
-        let _ = writeln!(out, "note: {note}");
+    for line in verdicts(against) {
+        let _ = writeln!(out, "{line}");
     }
     out.push('\n');
     out
+}
+
+/// What a comparison with an earlier result says beside the changes, line by line.
+pub fn verdicts(against: &Against) -> Vec<String> {
+    let mut lines = Vec::new();
+    if !against.not_in_both.is_empty() {
+        lines.push(format!("not in both results: {}", against.not_in_both.join(", ")));
+    }
+    for judged in &against.conditions {
+        let answer = match (judged.met.as_slice(), judged.uncertain.as_slice()) {
+            _ if judged.judged == 0 => "judged in no workload".to_owned(),
+            ([], []) => "not met".to_owned(),
+            ([], some) => format!("uncertain in {}", some.join(", ")),
+            (some, _) => format!("met in {}", some.join(", ")),
+        };
+        lines.push(format!("--fail-if '{}': {answer}", judged.condition));
+        if !judged.not_judged.is_empty() {
+            let names = judged.not_judged.join(", ");
+            lines.push(format!("--fail-if '{}': not judged in {names}", judged.condition));
+        }
+    }
+    lines.extend(against.notes.iter().map(|note| format!("note: {note}")));
+    lines
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::against::Judged;
+    use super::super::summary::summary;
+    use super::super::summary::tests::distinct;
+    use super::*;
+
+    #[test]
+    fn verdicts_are_told() {
+        let judged = |met: &[&str], uncertain: &[&str], judged, not_judged: &[&str]| {
+            let names = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect();
+            Judged {
+                condition: "time>+3%".to_owned(),
+                met: names(met),
+                uncertain: names(uncertain),
+                not_judged: names(not_judged),
+                judged,
+            }
+        };
+        let against = Against {
+            changes: Vec::new(),
+            conditions: vec![
+                judged(&["a"], &["b"], 2, &[]),
+                judged(&[], &["b"], 2, &["c"]),
+                judged(&[], &[], 1, &[]),
+                judged(&[], &[], 0, &[]),
+            ],
+            not_in_both: vec!["d".to_owned()],
+            notes: vec!["of another machine".to_owned()],
+        };
+        let lines = verdicts(&against);
+        let wanted = [
+            "not in both results: d",
+            "--fail-if 'time>+3%': met in a",
+            "--fail-if 'time>+3%': uncertain in b",
+            "--fail-if 'time>+3%': not judged in c",
+            "--fail-if 'time>+3%': not met",
+            "--fail-if 'time>+3%': judged in no workload",
+            "note: of another machine",
+        ];
+        assert_eq!(lines, wanted);
+    }
+
+    #[test]
+    fn every_figure_stands_in_its_column() {
+        let entry = distinct();
+        assert_eq!(
+            workload(&entry),
+            "shape/one: a shape\n          time     +-  to best  ns each     CPU      peak  to best    at end  to best\nsystem  2.0 ms  2.0 %     1.00   2000.0  3.0 ms  38.1 MiB     1.00  19.1 MiB     2.00\nweir    3.0 ms  2.0 %     1.50   3000.0  9.0 ms  28.6 MiB     0.75  4.77 MiB     0.50\nother   4.0 ms  2.0 %     2.00   4000.0  6.0 ms  47.7 MiB     1.25  9.54 MiB     1.00\n\n"
+        );
+        assert_eq!(
+            means(&summary(&[entry])),
+            "geometric means of the ratios to the best peer, weir not among the peers\nto the best peer  of  time  peak  20 MiB+  at end      worst time      worst peak\nsystem             1  1.00  1.00     1.00    2.00  1.00 shape/one  1.00 shape/one\nweir               1  1.50  0.75     0.75    0.50  1.50 shape/one  0.75 shape/one\nother              1  2.00  1.25     1.25    1.00  2.00 shape/one  1.25 shape/one\n\n"
+        );
+    }
 }

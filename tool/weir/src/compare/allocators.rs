@@ -139,10 +139,18 @@ fn system() -> Allocator {
 fn weir() -> Allocator {
     Allocator {
         name: WEIR.to_owned(),
-        version: Some(LIBRARY_VERSION.to_owned()),
+        version: Some(version()),
         origin: Some("inside this tool".to_owned()),
         compiler: elf::comment(&LIBRARY),
         ..Allocator::default()
+    }
+}
+
+/// Two builds of one version are told apart, by the first digits of the build id.
+fn version() -> String {
+    match elf::build_id(&LIBRARY) {
+        Some(id) => format!("{LIBRARY_VERSION}+{}", id.get(..8).unwrap_or(&id)),
+        None => LIBRARY_VERSION.to_owned(),
     }
 }
 
@@ -302,6 +310,17 @@ fn package(path: &Path) -> Option<(String, String)> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn two_builds_are_told_apart() {
+        let name = b".note.gnu.build-id";
+        let has = LIBRARY.windows(name.len()).any(|bytes| bytes == name);
+        let id = elf::build_id(&LIBRARY);
+        let hex = |id: &String| id.len() >= 16 && id.bytes().all(|byte| byte.is_ascii_hexdigit());
+        assert_eq!(id.as_ref().map(hex), has.then_some(true), "{id:?}");
+        let shown = id.map_or_else(String::new, |id| format!("+{}", &id[..8]));
+        assert_eq!(version(), format!("{LIBRARY_VERSION}{shown}"));
+    }
 
     #[test]
     fn names_and_files_are_checked() {

@@ -44,6 +44,8 @@ pub struct Stage<'a> {
     /// The command writes `time_s SECONDS` to stdout, which is its time, what else it does is not; and
     /// `resident_bytes BYTES`, its memory at the end.
     pub tells_time: bool,
+    /// Variables that the command does not get from the tool's own environment.
+    pub without: Vec<OsString>,
     launcher: PathBuf,
     witness_path: String,
     evidence_path: PathBuf,
@@ -128,6 +130,7 @@ impl<'a> Stage<'a> {
             timeout: None,
             server: None,
             tells_time: false,
+            without: Vec::new(),
             launcher,
             witness_path,
             evidence_path,
@@ -216,6 +219,9 @@ impl<'a> Stage<'a> {
         command.arg(writer.as_raw_fd().to_string()).arg(&self.file).args(&self.arguments);
         command.env_remove("WEIR_WIRE").env("WITNESS_FILE", &self.evidence_path);
         command.env("LD_PRELOAD", self.preload(library));
+        self.without.iter().for_each(|name| {
+            command.env_remove(name);
+        });
         command.envs(environment.iter().map(|(name, value)| (name, value)));
         command.stdin(match &self.input {
             Some(path) => Stdio::from(

@@ -50,6 +50,24 @@ void* calloc(size_t count, size_t bytes) { return __libc_calloc(count, bytes); }
 void* realloc(void* block, size_t bytes) { return __libc_realloc(block, bytes); }
 "#;
 
+/// The C library's malloc, for a process that has no options of allocators.
+const ASKS: &str = r#"
+#include <stddef.h>
+#include <stdlib.h>
+#include <unistd.h>
+extern void* __libc_malloc(size_t bytes);
+extern void __libc_free(void* block);
+extern void* __libc_calloc(size_t count, size_t bytes);
+extern void* __libc_realloc(void* block, size_t bytes);
+__attribute__((constructor)) static void ask(void) {
+    if (getenv("WEIR_OPTIONS") || getenv("GLIBC_TUNABLES")) _exit(9);
+}
+void* malloc(size_t bytes) { return __libc_malloc(bytes); }
+void free(void* block) { __libc_free(block); }
+void* calloc(size_t count, size_t bytes) { return __libc_calloc(count, bytes); }
+void* realloc(void* block, size_t bytes) { return __libc_realloc(block, bytes); }
+"#;
+
 /// Gives blocks that are in use.
 const TWICE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../bench/workloads/broken.c");
 
@@ -265,7 +283,7 @@ fn wrong_usage_is_told() {
 fn a_result_is_kept_by_name() {
     let scratch = Scratch::new();
     fs::create_dir_all(scratch.path("bench/results")).expect("a folder");
-    let mut command = tool(&[
+    let quick = [
         "bench",
         "--only",
         "start/one",
@@ -275,8 +293,9 @@ fn a_result_is_kept_by_name() {
         "--quiet",
         "--save",
         "here",
-    ]);
-    let run = command.current_dir(scratch.path(".")).output().expect("the tool starts");
+    ];
+    let save = || tool(&quick).current_dir(scratch.path(".")).output().expect("the tool starts");
+    let run = save();
     assert!(run.status.success() && run.stdout.is_empty(), "{}", text(&run.stderr));
     let kept = fs::read_to_string(scratch.path("bench/results/here.json")).expect("a result");
     let kept: Value = serde_json::from_str(&kept).expect("JSON");
@@ -284,4 +303,72 @@ fn a_result_is_kept_by_name() {
         (&kept["quick"], &kept["allocators"][0]["name"]),
         (&Value::Bool(true), &Value::from("weir"))
     );
+    let again = save();
+    assert_eq!(again.status.code(), Some(2));
+    assert!(text(&again.stderr).contains("would replace"), "{}", text(&again.stderr));
+}
+
+#[test]
+fn options_of_allocators_are_left_out() {
+    let scratch = Scratch::new();
+    let json = scratch.path("asks.json");
+    let library = compile(&scratch, "asks", ASKS, &["-shared", "-fPIC", "-O1", "-fno-builtin"]);
+    let run = tool(&["bench", "--quick", "--quiet", "--allocators", "asks"])
+        .args(SHORT)
+        .arg("--with")
+        .arg(format!("asks={}", shown(&library)))
+        .arg(format!("--json={}", shown(&json)))
+        .envs([("WEIR_OPTIONS", "stats=exit"), ("GLIBC_TUNABLES", "glibc.malloc.tcache_count=0")])
+        .output()
+        .expect("the tool starts");
+    assert!(run.status.success(), "{}", text(&run.stderr));
+    let kept = fs::read_to_string(&json).expect("kept");
+    let kept: Value = serde_json::from_str(&kept).expect("JSON");
+    let notes = kept["notes"].to_string();
+    assert!(notes.contains("WEIR_OPTIONS") && notes.contains("GLIBC_TUNABLES"), "{notes}");
+}
+
+/// The earlier result can have no interval: its conditions are refused before any work. One item that cannot be run
+/// leaves the others' figures, and what ends the run early too.
+#[test]
+fn what_cannot_be_judged_or_run_loses_nothing() {
+    let scratch = Scratch::new();
+    let (quick, json) = (scratch.path("quick.json"), scratch.path("some.json"));
+    let to = |path: &Path| format!("--json={}", shown(path));
+    let run = tool(&["bench", "--quick", "--quiet", "--allocators", "weir"])
+        .args(SHORT)
+        .arg(to(&quick))
+        .output();
+    assert!(run.expect("the tool starts").status.success());
+    let judge = ["bench", "--rounds", "6", "--against", shown(&quick), "--fail-if", "time>+3%"];
+    for (allocators, part) in [("weir,system", "no confidence interval"), ("system", "leaves out")]
+    {
+        if allocators == "system" {
+            let mut document: Value =
+                serde_json::from_str(&fs::read_to_string(&quick).expect("read")).expect("JSON");
+            document["workloads"][0]["results"][0]["interval"]["time"] =
+                serde_json::json!([1.0, 2.0]);
+            fs::write(&quick, document.to_string()).expect("write");
+        }
+        let run = tool(&judge)
+            .args(SHORT)
+            .args(["--allocators", allocators])
+            .output()
+            .expect("the tool starts");
+        assert_eq!(run.status.code(), Some(2), "{}", text(&run.stderr));
+        assert!(text(&run.stderr).contains(part), "{}", text(&run.stderr));
+    }
+    // Nothing can be written to stdout: the file is there all the same.
+    let full = fs::OpenOptions::new().write(true).open("/dev/full").expect("a full device");
+    let mut command = tool(&["bench", "--quick", "--allocators", "weir"]);
+    let status = command
+        .args(SHORT)
+        .arg(to(&json))
+        .stdout(full)
+        .stderr(std::process::Stdio::null())
+        .status();
+    assert!(!status.expect("the tool starts").success());
+    let kept: Value =
+        serde_json::from_str(&fs::read_to_string(&json).expect("kept")).expect("JSON");
+    assert_eq!(kept["interrupted"], true);
 }
