@@ -27,6 +27,7 @@ SCALE_PERCENT = "2"
 SCALE_OF = {"big/pages": "20"}
 LOST = 3  # the status of a workload whose block has lost its content
 TIMEOUT_S = 120
+DRIFT_PHASES = 24  # as in churn.c
 
 
 def libraries(folder):
@@ -61,6 +62,13 @@ def wrong_in_broken(done):
     return None if done.returncode == LOST else f"ended with {done.returncode} and had to be told of a lost block"
 
 
+def wrong_in_drift(program, name):
+    """All sizes have to come up, with the work that is measured."""
+    done = subprocess.run([program, name, "--rest", "0"], capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
+    phases = facts_of(done.stdout).get("phases", 0)
+    return None if phases >= DRIFT_PHASES else f"{phases} phases of {DRIFT_PHASES}"
+
+
 def wrong_in_touch(program):
     """It has to have used all of the memory, and to say so where there is not as much."""
     before = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss
@@ -85,6 +93,11 @@ def main():
     passed, failed = int(not wrong), int(bool(wrong))
     if wrong:
         print(f"FAILED  --touch: {wrong}")
+    for name in [row[0] for row in rows if row[0].startswith("drift/")]:
+        wrong = wrong_in_drift(program, name)
+        passed, failed = passed + (not wrong), failed + bool(wrong)
+        if wrong:
+            print(f"FAILED  {name}: {wrong}")
     with tempfile.TemporaryDirectory() as folder:
         good, twice = libraries(pathlib.Path(folder))
         for name, _, _, time, content, _ in rows:

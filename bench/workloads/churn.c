@@ -56,7 +56,8 @@ static void churn(const struct load* load) {
 }
 
 /* ---- drift: a long run in phases. In each, most of what is left from before is freed here and there, and
- * blocks of the next sizes take as much memory again, `live` bytes in all. */
+ * blocks of the next sizes take as much memory again, `live` bytes in all. The work is enough for all phases:
+ * the first ones, whose blocks are the smallest, take the most. */
 enum drift_end { ALL_FREED, ONE_OF_64_STAYS };
 enum { DRIFT_PHASES = 24, DRIFT_SLOTS_MAX = 1 << 19 };
 
@@ -66,10 +67,10 @@ static void drift(const struct load* load) {
     if (room > DRIFT_SLOTS_MAX) room = DRIFT_SLOTS_MAX;
     struct block* blocks = memory_map(room * sizeof *blocks);
     size_t count = 0, bytes = 0;
-    uint64_t work = load->work;
+    uint64_t work = load->work, phases = 0;
     uint32_t seed = 0;
     load_begin();
-    for (unsigned phase = 0; work; phase = (phase + 1) % DRIFT_PHASES) {
+    for (unsigned phase = 0; work; phase = (phase + 1) % DRIFT_PHASES, phases++) {
         size_t left = 0;
         for (size_t i = 0; i < count; i++) {
             if (sequence_next(&s) % 8) {
@@ -92,6 +93,7 @@ static void drift(const struct load* load) {
         if (load->variant == ALL_FREED || i % 64) block_drop(&blocks[i]);
     }
     load_end();
+    result_count("phases", phases);
     memory_unmap(blocks, room * sizeof *blocks);
 }
 
@@ -133,7 +135,7 @@ const struct workload workloads_churn[] = {
     {"drift/small",
      "a long run whose small sizes drift; all is freed",
      drift,
-     {16, 2 * KIB, 1000000, 32 * MIB, ALL_FREED, 0},
+     {64, 2 * KIB, 1600000, 32 * MIB, ALL_FREED, 0},
      {1},
      CHECKED,
      TOLD},
@@ -147,7 +149,7 @@ const struct workload workloads_churn[] = {
     {"drift/holes",
      "a long run whose sizes drift; one block of 64 stays",
      drift,
-     {64, 8 * KIB, 600000, 48 * MIB, ONE_OF_64_STAYS, 0},
+     {64, 8 * KIB, 1000000, 48 * MIB, ONE_OF_64_STAYS, 0},
      {1},
      CHECKED,
      TOLD},
