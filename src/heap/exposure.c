@@ -194,7 +194,7 @@ static void exposure_sort_oldest(struct heap* h) {
 /* Whether the list is to be walked, as those that turn over are (docs/adr/0005): one that is as long as what
  * the slab has in use. It may not turn over for long, or not before the slab has gone. */
 static bool tell_is_checked(struct heap* h, const struct slice* s) {
-    enum { blocks_a_list = 4 }; /* of the first ones: so many of these are worth a list that turns over */
+    enum { blocks_a_list = 16 }; /* of the first ones: so many of these are worth a list that turns over */
     uint32_t blocks = slab_unsorted(s);
     if (blocks < slab_used(s)) return false;
     if (h->told_blocks < (uint64_t)core_options.check_first * blocks_a_list) {

@@ -116,7 +116,7 @@ TEST_F(Options, DefaultsAreTheTables) {
     EXPECT_EQ(core_options.reserve, 0u);
     EXPECT_EQ(core_options.on_error, 0u);
     EXPECT_EQ(core_options.checks, 0u);
-    EXPECT_EQ(core_options.check_first, 4096u);
+    EXPECT_EQ(core_options.check_first, 1024u);
     EXPECT_EQ(core_options.check_every, 8u);
     EXPECT_EQ(core_options.trust_size, 0u);
     EXPECT_EQ(core_options.dirty_max, 1ull << 40);
