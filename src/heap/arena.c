@@ -234,7 +234,10 @@ static bool chunk_add(struct arena* a) {
     store_relaxed(&a->gone, a->gone & ~(1ull << index)); /* before it is written to: see records_purge */
     commit();
     struct slice* s = span_alloc_slab(CHUNK_SLICES, true);
-    if (s == NULL) return false;
+    if (s == NULL) {
+        store_relaxed(&a->gone, a->gone | 1ull << index);
+        return false;
+    }
     k->slice = s;
     k->address = slice_address(s);
     k->pages = slice_pages(s);
@@ -273,7 +276,8 @@ static bool block_give(struct chunk* k, uint32_t unit, unsigned m) {
 }
 
 /* Under the lock: an empty chunk is the arena's no more. Returns its span, which is to be given
- * back without the lock. */
+ * back without the lock. Until it is, what is freed into it once more is to meet no chunk, since the record
+ * may be the next one's, or purged. */
 static struct slice* chunk_remove(struct chunk* k) {
     struct arena* a = k->arena;
     struct slice* s = k->slice;
@@ -281,6 +285,7 @@ static struct slice* chunk_remove(struct chunk* k) {
     idle_change(k, 0 - k->idle_count);
     a->made &= ~(1ull << k->index);
     a->empty &= ~(1ull << k->index);
+    store_release(&s->kind, (uint8_t)SLICE_SPARE);       /* not before: a fork's child repairs what is made */
     store_relaxed(&a->gone, a->gone | 1ull << k->index); /* from here on a handler may purge the record */
     return s;
 }
@@ -556,12 +561,17 @@ WEIR_FN bool arena_free(void* const* blocks, unsigned count) {
 }
 
 WEIR_FN bool arena_is_free(const struct slice* s, const void* p) {
-    const struct chunk* k = s->free;
-    os_lock_take(&k->arena->lock);
-    uint32_t unit = (uint32_t)(((uintptr_t)p - k->address) >> UNIT_SHIFT);
-    while (unit != 0 && !starts_is(k, unit)) unit--;
-    bool is_free = free_is(k, unit) || is_quick(k, unit);
-    os_lock_give(&k->arena->lock);
+    struct chunk* k;
+    struct arena* a = arena_chunk_stays(s, &k) ? load_relaxed(&k->arena) : NULL;
+    if (a == NULL) return true; /* the record's memory went with the chunk */
+    os_lock_take(&a->lock);
+    bool is_free = k->slice != s; /* another chunk's by now */
+    if (!is_free) {
+        uint32_t unit = (uint32_t)(((uintptr_t)p - k->address) >> UNIT_SHIFT);
+        while (unit != 0 && !starts_is(k, unit)) unit--;
+        is_free = free_is(k, unit) || is_quick(k, unit);
+    }
+    os_lock_give(&a->lock);
     return is_free;
 }
 

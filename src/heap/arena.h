@@ -101,11 +101,17 @@ WEIR_FN void* arena_alloc_zeroed(uint32_t* home, unsigned m, size_t align);
 WEIR_FN bool arena_grow(struct slice* s, const void* p, unsigned m);
 /* Free `count` blocks, kept or not. True: there is something for a pass. */
 WEIR_FN bool arena_free(void* const* blocks, unsigned count);
-/* Where is written what is known of the block that starts `offset` bytes from the start of the chunk of first
- * record s, and its medium class in *m; NULL: none starts there that is in use, has no tag, and is none of
+/* Whether s, whose kind was SLICE_CHUNK a moment ago, is a chunk's first record; *k is the chunk then.
+ * Whoever asks may free for the second time what nothing holds there any more, so the kind is read last: it
+ * changes before the span goes and its word is another's (chunk_remove). */
+WEIR_INLINE bool arena_chunk_stays(const struct slice* s, struct chunk** k) {
+    *k = load_acquire(&s->free);
+    return weir_likely(load_relaxed(&s->kind) == SLICE_CHUNK);
+}
+/* Where is written what is known of the block that starts `offset` bytes from the start of chunk k, and its
+ * medium class in *m; NULL: none starts there that is in use, has no tag, and is none of
  * the long classes. One compare: whatever else is set makes the class too large. Takes no lock. */
-WEIR_INLINE uint16_t* arena_block(const struct slice* s, size_t offset, uint32_t* m) {
-    struct chunk* k = s->free;
+WEIR_INLINE uint16_t* arena_block(struct chunk* k, size_t offset, uint32_t* m) {
     const size_t elsewhere = ~((size_t)(CHUNK_UNITS - 1) << UNIT_SHIFT);
     if (weir_unlikely((offset & elsewhere) != 0))
         return NULL; /* or a block freed twice, of a chunk that went */
@@ -115,9 +121,11 @@ WEIR_INLINE uint16_t* arena_block(const struct slice* s, size_t offset, uint32_t
     return weir_likely(*m < LONG_CLASS) ? block : NULL;
 }
 WEIR_INLINE unsigned block_class(uint32_t known) { return (known & BLOCK_CLASS) - 1; }
-/* The same of the block that starts at p, whatever it is; p may carry a tag. NULL: none does. */
+/* The same of the block that starts at p, in the chunk of first record s, whatever it is; p may carry a tag.
+ * NULL: none does. */
 WEIR_INLINE uint16_t* arena_block_any(const struct slice* s, const void* p) {
-    struct chunk* k = s->free;
+    struct chunk* k;
+    if (!arena_chunk_stays(s, &k)) return NULL;
     uint32_t unit = (uint32_t)(((uintptr_t)p - k->address) >> UNIT_SHIFT); /* without the top byte */
     if (weir_unlikely(unit >= CHUNK_UNITS || ((uintptr_t)p & (UNIT_BYTES - 1)) != 0)) return NULL;
     uint16_t* block = &k->blocks[unit / GROUP_UNITS];
@@ -128,7 +136,7 @@ WEIR_INLINE uint16_t* arena_block_any(const struct slice* s, const void* p) {
  * not carry the block's any more, since another thread freed it at the same instant. Where memory is tagged.
  */
 WEIR_FN void* arena_retag(struct slice* s, void* p);
-/* Whether p lies in a free run: for reports. */
+/* Whether p lies in a free run, or in a chunk that has just gone: for reports. */
 WEIR_FN bool arena_is_free(const struct slice* s, const void* p);
 /* The record of the chunk's first slice that a block lies in. */
 WEIR_FN struct slice* arena_chunk(const void* p);

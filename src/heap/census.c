@@ -59,7 +59,9 @@ static void census_chunks(struct census* t) {
     for (const struct heap* h = registry_first(); h != NULL; h = h->registry_next) {
         for (unsigned m = 0; m < LONG_CLASS; m++) kept[m] += medium_kept_count(&h->kept_medium[m]);
         const struct kept_medium* k = &h->kept_medium[KEPT_LONG];
-        if (medium_kept_count(k) != 0) kept[class_of(load_relaxed(&k->bytes)) - SMALL_CLASSES]++;
+        uint32_t bytes = load_relaxed(&k->bytes);
+        if (medium_kept_count(k) != 0 && bytes > SLAB_MAX) /* the first one's may come to be seen later */
+            kept[class_of(bytes) - SMALL_CLASSES]++;
     }
     for (unsigned m = 0; m < MEDIUM_CLASSES; m++) {
         struct census_class* k = &t->classes[SMALL_CLASSES + m];

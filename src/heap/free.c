@@ -215,7 +215,9 @@ WEIR_FN void heap_free_near(void* p, struct slice* s, const char* call) {
         kind = load_relaxed(&s->kind);
     }
     if (weir_likely(kind == SLICE_CHUNK)) {
-        if (weir_unlikely(!medium_free_kept(p, s, offset))) medium_free(p, s, call);
+        struct chunk* k;
+        if (weir_unlikely(!arena_chunk_stays(s, &k) || !medium_free_kept(p, k, offset)))
+            medium_free(p, s, call);
         return;
     }
     if (kind == SLICE_LARGE && large_free_kept(s, p)) return;

@@ -66,6 +66,7 @@ struct kept_medium {
     uint32_t from, to; /* Sync: see kept_gate; relaxed atomics, for the census */
     uint32_t most;     /* so many may wait; 0: not known yet, see medium_has_room */
     uint32_t bytes;    /* of one; set with `most`; of the long one, with each that comes */
+    struct kept_block ring[KEPT_RING];
 };
 
 /* Whether the owner may use its kept medium blocks: not once a visitor asked for them, or took them. */
@@ -118,8 +119,8 @@ struct heap {
                                             now and then; Sync: kept_gate */
     uint64_t medium_out_bytes;       /* likewise, of all classes, never halved */
     uint32_t medium_longest;         /* of the blocks freed lately, in bytes, above SLAB_MAX; or 0 */
-    size_t kept_medium_bytes;        /* of all kept blocks; Sync: kept_gate */
-    size_t kept_medium_max;          /* as of the last slow call */
+    ptrdiff_t kept_medium_room;      /* what else may be kept, in bytes; Sync: kept_gate */
+    ptrdiff_t kept_medium_max;       /* what may be kept in all, as of the last slow call */
     uint32_t medium_hand;            /* the class whose blocks go next, in turns */
     uint32_t arena;                  /* where the last one came from */
     bool medium_zero;                /* the next one from there is to be zero, where memory is tagged; */
@@ -158,7 +159,6 @@ struct heap {
     struct outbox outbox[OUTBOX_SLOTS];
     struct slice* exposed_slabs[EXPOSED_SLOTS]; /* a ring of those with a charge, or that had one */
     struct kept_medium kept_medium[KEPT_RINGS];
-    struct kept_block kept_rings[KEPT_RINGS][KEPT_RING];
 };
 
 WEIR_VAR_DECL struct heap heap_empty;

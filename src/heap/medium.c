@@ -66,7 +66,7 @@ static void medium_gone(struct heap* h, unsigned m, unsigned count, size_t bytes
 static void* medium_from_arena(struct heap* h, unsigned m, size_t align, bool zero) {
     enum { kept_grows = 65536 };
     void* p = NULL;
-    if (load_relaxed(&h->kept_medium_bytes) > kept_grows + h->medium_longest && !zero) {
+    if (medium_kept_bytes(h) > kept_grows + (ptrdiff_t)h->medium_longest && !zero) {
         p = arena_alloc_resident(&h->arena, m, align);
         if (p == NULL) medium_drop_all(h);
     }
@@ -104,7 +104,7 @@ WEIR_FN void* medium_alloc(struct heap* h, unsigned c, size_t align) {
     unsigned m = c - SMALL_CLASSES;
     unsigned row = medium_ring(m);
     if (weir_unlikely(load_relaxed(&h->kept_gate) == KEPT_ASKED)) medium_open(h);
-    if (((uintptr_t)medium_youngest(h, row)->block & (align - 1)) == 0) {
+    if (((uintptr_t)medium_youngest(&h->kept_medium[row])->block & (align - 1)) == 0) {
         void* kept = row == KEPT_LONG ? medium_unkeep_long(h, m) : medium_unkeep(h, row);
         if (kept != NULL) return kept;
     }
@@ -164,41 +164,42 @@ static void outgoing_put(struct outgoing* o, struct heap* h, unsigned row, unsig
     if (count == 0) return; /* a visitor writes nothing then: the owner may have gone on */
     if (o->count + count > sizeof o->blocks / sizeof o->blocks[0]) outgoing_send(o);
     for (unsigned i = 0; i < count; i++) {
-        o->blocks[o->count++] = medium_kept_at(h, row, k->from)->block;
+        o->blocks[o->count++] = medium_kept_at(k, k->from)->block;
         __atomic_signal_fence(__ATOMIC_SEQ_CST);
         store_relaxed(&k->from, k->from + 1);
     }
     size_t bytes = (size_t)count * k->bytes;
     medium_gone(h, row, count, bytes);
-    store_relaxed(&h->kept_medium_bytes, h->kept_medium_bytes - bytes);
+    store_relaxed(&h->kept_medium_room, h->kept_medium_room + (ptrdiff_t)bytes);
 }
 
 /* What the thread may keep: a part of what it took from chunks, since that is what comes and goes, and a
  * block as long as those that it frees. */
-static size_t medium_kept_max(const struct heap* h) {
+static ptrdiff_t medium_kept_max(const struct heap* h) {
     enum { least = 65536, parts = 8 };
     uint64_t most = least + h->medium_longest + h->medium_out_bytes / parts;
-    return most < core_options.thread_kept_max ? (size_t)most : core_options.thread_kept_max;
+    return (ptrdiff_t)(most < core_options.thread_kept_max ? most : core_options.thread_kept_max);
 }
 
 /* Have room for a block of so many bytes in the ring: of what is there the older half goes, of all, ring by
  * ring in turn, until a quarter of the room is free. */
-static bool medium_make_room(struct heap* h, unsigned row, size_t bytes) {
+static bool medium_make_room(struct heap* h, unsigned row, ptrdiff_t bytes) {
     enum { rounds = 4 };
     static_assert(KEPT_RING < 1 << rounds, "halves of a full ring, until none is left");
     struct outgoing o;
     outgoing_start(&o);
     unsigned count = medium_kept_count(&h->kept_medium[row]);
     if (count >= medium_kept_count_max(row)) outgoing_put(&o, h, row, (count + 1) / 2);
-    if (h->kept_medium_bytes + bytes > h->kept_medium_max) {
-        size_t enough = h->kept_medium_max - h->kept_medium_max / 4;
-        if (enough > h->kept_medium_max - bytes) enough = h->kept_medium_max - bytes;
-        for (unsigned i = 0; h->kept_medium_bytes > enough && i < rounds * KEPT_RINGS; i++) {
+    if (h->kept_medium_room < bytes) {
+        ptrdiff_t enough = h->kept_medium_max / 4;
+        if (enough < bytes) enough = bytes;
+        for (unsigned i = 0; h->kept_medium_room < enough && i < rounds * KEPT_RINGS; i++) {
             h->medium_hand = (h->medium_hand + 1) % KEPT_RINGS;
             count = medium_kept_count(&h->kept_medium[h->medium_hand]);
             if (count != 0) outgoing_put(&o, h, h->medium_hand, (count + 1) / 2);
         }
-        if (h->kept_medium_bytes > enough) h->kept_medium_bytes = 0; /* none is left: see outgoing_put_all */
+        if (h->kept_medium_room < enough)
+            h->kept_medium_room = h->kept_medium_max; /* none is left: see outgoing_put_all */
     }
     outgoing_send(&o);
     return o.some;
@@ -220,13 +221,15 @@ static bool medium_free_own(struct heap* h, unsigned m, void* p, uint16_t* block
     struct kept_medium* k = &h->kept_medium[row];
     uint32_t inside = medium_enter_keep(h);
     if (row == KEPT_LONG && bytes > h->medium_longest) h->medium_longest = bytes;
-    h->kept_medium_max = medium_kept_max(h);
-    if (bytes <= h->kept_medium_max) {
+    ptrdiff_t most = medium_kept_max(h);
+    h->kept_medium_room += most - h->kept_medium_max;
+    h->kept_medium_max = most;
+    if (bytes <= most) {
         k->most = medium_kept_count_max(row);
-        if (medium_kept_count(k) >= k->most || h->kept_medium_bytes + bytes > h->kept_medium_max)
+        if (medium_kept_count(k) >= k->most || h->kept_medium_room < bytes)
             some = medium_make_room(h, row, bytes);
-        k->bytes = bytes; /* a long one's: none is kept now */
-        medium_keep(h, row, p, block);
+        store_relaxed(&k->bytes, bytes); /* a long one's: none is kept now */
+        medium_keep(h, k, p, block);
     } else {
         medium_gone(h, m, 1, bytes);
         some = arena_free(&p, 1);
@@ -286,8 +289,8 @@ WEIR_FN void* medium_retag(struct slice* s, void* p, const char* call) {
 static void outgoing_put_all(struct outgoing* o, struct heap* h) {
     for (unsigned row = 0; row < KEPT_RINGS; row++)
         outgoing_put(o, h, row, medium_kept_count(&h->kept_medium[row]));
-    store_relaxed(&h->kept_medium_bytes,
-                  (size_t)0); /* a fork in the middle of a call may have had it otherwise */
+    store_relaxed(&h->kept_medium_room,
+                  h->kept_medium_max); /* a fork in the middle of a call may have had it otherwise */
 }
 
 WEIR_FN void medium_drop_all(struct heap* h) {

@@ -16,7 +16,7 @@
  * wait for one class, and its holes cost more than runs. */
 enum { MEDIUM_DENSE_MAX = 2048 };
 
-/* The ring, a row of kept_rings, in which freed blocks of medium class m wait. */
+/* The row of kept_medium in whose ring freed blocks of medium class m wait. */
 WEIR_INLINE unsigned medium_ring(unsigned m) { return m < KEPT_LONG ? m : KEPT_LONG; }
 /* So many may wait there, by octave: fewer of large ones, as each takes the room of many small; of long ones
  * one in all. */
@@ -30,11 +30,13 @@ WEIR_INLINE unsigned medium_kept_count(const struct kept_medium* k) {
     return load_relaxed(&k->to) - load_relaxed(&k->from);
 }
 /* Of how many came before it, the block's place. */
-WEIR_INLINE struct kept_block* medium_kept_at(struct heap* h, unsigned row, uint32_t before) {
-    return &h->kept_rings[row][before % KEPT_RING];
+WEIR_INLINE struct kept_block* medium_kept_at(struct kept_medium* k, uint32_t before) {
+    return &k->ring[before % KEPT_RING];
 }
-WEIR_INLINE struct kept_block* medium_youngest(struct heap* h, unsigned row) {
-    return medium_kept_at(h, row, h->kept_medium[row].to - 1);
+WEIR_INLINE struct kept_block* medium_youngest(struct kept_medium* k) { return medium_kept_at(k, k->to - 1); }
+/* Bytes of all kept blocks. */
+WEIR_INLINE ptrdiff_t medium_kept_bytes(const struct heap* h) {
+    return h->kept_medium_max - load_relaxed(&h->kept_medium_room);
 }
 
 /* Whether a block of class c + 1 may serve class c, where the thread keeps none of its own: from two blocks
@@ -66,13 +68,14 @@ WEIR_INLINE void* medium_unkeep(struct heap* h, unsigned row) {
     struct kept_medium* k = &h->kept_medium[row];
     uint32_t to = k->to, inside;
     if (weir_unlikely(to == load_relaxed(&k->from) || !medium_enter(h, &inside))) return NULL;
-    struct kept_block b = *medium_kept_at(h, row, --to); /* a handler leaves `to` as it was */
+    struct kept_block b = *medium_kept_at(k, --to); /* a handler leaves `to` as it was */
     store_relaxed(&k->to, to);
     __atomic_signal_fence(__ATOMIC_SEQ_CST);
-    h->kept_medium_bytes -= k->bytes;
+    h->kept_medium_room += k->bytes;
     medium_leave(h, inside);
     store_relaxed(b.known, (uint16_t)(load_relaxed(b.known) & ~BLOCK_KEPT));
     owner_increment(&h->handed_out);
+    if (b.block == NULL) __builtin_unreachable(); /* what is in a ring is a block: no caller looks again */
     return b.block;
 }
 /* The same of a class that slabs do not have. */
@@ -80,33 +83,30 @@ WEIR_INLINE void* medium_unkeep_long(struct heap* h, unsigned m) {
     return h->kept_medium[KEPT_LONG].bytes == medium_bytes(m) ? medium_unkeep(h, KEPT_LONG) : NULL;
 }
 /* There is room, and the owner is inside. */
-WEIR_INLINE void medium_keep(struct heap* h, unsigned row, void* p, uint16_t* known) {
-    struct kept_medium* k = &h->kept_medium[row];
+WEIR_INLINE void medium_keep(struct heap* h, struct kept_medium* k, void* p, uint16_t* known) {
     uint32_t to = k->to;
     store_relaxed(known, (uint16_t)(load_relaxed(known) | BLOCK_KEPT));
-    *medium_kept_at(h, row, to) = (struct kept_block){p, known};
-    h->kept_medium_bytes += k->bytes;
+    *medium_kept_at(k, to) = (struct kept_block){p, known};
+    h->kept_medium_room -= k->bytes;
     __atomic_signal_fence(__ATOMIC_SEQ_CST);
     store_release(&k->to, to + 1); /* publishes the entry to the child of another thread's fork */
 }
 /* False as well where none of the class was kept yet: medium_free_own then sees to what is to be known. Not
  * for long ones. */
-WEIR_INLINE bool medium_has_room(const struct heap* h, unsigned m) {
-    const struct kept_medium* k = &h->kept_medium[m];
-    return medium_kept_count(k) < k->most &&
-           load_relaxed(&h->kept_medium_bytes) + k->bytes <= h->kept_medium_max;
+WEIR_INLINE bool medium_has_room(const struct heap* h, const struct kept_medium* k) {
+    return medium_kept_count(k) < k->most && load_relaxed(&h->kept_medium_room) >= k->bytes;
 }
-/* Free p, `offset` bytes from the start of the chunk of first record s, if it is a block that there is room
- * to keep. */
-WEIR_INLINE bool medium_free_kept(void* p, const struct slice* s, size_t offset) {
+/* Free p, `offset` bytes from the start of the chunk, if it is a block that there is room to keep. */
+WEIR_INLINE bool medium_free_kept(void* p, struct chunk* chunk, size_t offset) {
     uint32_t m;
-    uint16_t* block = arena_block(s, offset, &m);
+    uint16_t* block = arena_block(chunk, offset, &m);
     if (weir_unlikely(block == NULL)) return false;
     struct heap* h = heap_self();
-    if (weir_unlikely(!medium_has_room(h, m))) return false; /* heap_empty never has any */
+    struct kept_medium* k = &h->kept_medium[m];
+    if (weir_unlikely(!medium_has_room(h, k))) return false; /* heap_empty never has any */
     uint32_t inside;
     if (weir_unlikely(!medium_enter(h, &inside))) return false;
-    medium_keep(h, m, p, block);
+    medium_keep(h, k, p, block);
     medium_leave(h, inside);
     return true;
 }

@@ -62,8 +62,10 @@ static void heap_reset_tables(struct heap* h) {
     for (unsigned i = 0; i < OUTBOX_SLOTS; i++) h->outbox[i] = (struct outbox){0};
     for (unsigned i = 0; i < EXPOSED_SLOTS; i++) h->exposed_slabs[i] = NULL;
     for (unsigned row = 0; row < KEPT_RINGS; row++) {
-        store_relaxed(&h->kept_medium[row].from, 0u);
-        store_relaxed(&h->kept_medium[row].to, 0u);
+        struct kept_medium* k = &h->kept_medium[row];
+        if ((load_relaxed(&k->from) | load_relaxed(&k->to)) == 0) continue; /* maybe never written */
+        store_relaxed(&k->from, 0u);
+        store_relaxed(&k->to, 0u);
     }
 }
 
@@ -81,7 +83,7 @@ static void heap_reset(struct heap* h) {
     for (unsigned m = 0; m < LONG_CLASS; m++) h->medium_out[m] = 0;
     h->medium_out_bytes = 0;
     h->medium_longest = 0;
-    store_relaxed(&h->kept_medium_bytes, (size_t)0);
+    store_relaxed(&h->kept_medium_room, (ptrdiff_t)0);
     h->kept_medium_max = 0;
     store_relaxed(&h->kept_gate, (uint32_t)KEPT_TAKEN);
     h->kept_inside = 0;
@@ -163,7 +165,7 @@ static bool heap_parks(struct heap* h) {
     bool parks = load_relaxed(&os_sandbox_is_own) == 0 && parked_count < PARKED_MAX &&
                  bytes <= PARKED_BYTES_EACH && bytes + load_relaxed(&release_parked) <= PARKED_BYTES_ALL;
     if (parks) {
-        h->parked_bytes = bytes + load_relaxed(&h->kept_medium_bytes) + 1;
+        h->parked_bytes = bytes + (uint64_t)medium_kept_bytes(h) + 1;
         h->parked_tid = os_thread_id();
         add_relaxed(&release_parked, h->parked_bytes);
         heap_count_live(false);

@@ -521,6 +521,7 @@ WEIR_FN void huge_grow(uint32_t count) {
     const struct region* r = &regions[0];
     uint32_t end = r->frontier + count;
     if (core_options.hugepages != HUGE_AUTO || core_options.release == 0) return;
+    if (count > r->slices - r->frontier) return; /* another region serves */
     if (load_relaxed(&huge_off) || growth_pauses(count) || os_sandboxed() || !extents_start()) return;
     look_when_due(r->frontier, end);
     if ((huge_ahead.open && end <= huge_ahead.end) || !look_allows(r->frontier)) return;

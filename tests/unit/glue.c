@@ -105,7 +105,7 @@ void unit_fork_child(void) { heap_fork_child(); }
 
 struct slice* unit_slice(const void* p) {
     struct slice* s = slice_find(tag_clear(p));
-    return s != NULL && s->kind == SLICE_SLAB_REST ? s - s->back : s;
+    return s != NULL && load_relaxed(&s->kind) == SLICE_SLAB_REST ? s - s->back : s;
 }
 uint32_t unit_used(const struct slice* s) { return slab_used(s); }
 struct slice* unit_active(unsigned c) { return heap_self()->active[c]; }
@@ -153,7 +153,7 @@ void unit_arena_trim(void) { arena_trim_all(); }
 void* unit_arena_retag(void* p) { return arena_retag(arena_chunk(p), p); }
 uint64_t unit_arena_used(unsigned m) { return arena_used(m); }
 uint64_t unit_arena_idle_bytes(void) { return arena_idle_bytes(); }
-bool unit_in_chunk(const void* p) { return unit_slice(p)->kind == SLICE_CHUNK; }
+bool unit_in_chunk(const void* p) { return load_relaxed(&unit_slice(p)->kind) == SLICE_CHUNK; }
 uint64_t unit_chunk_blocks(const void* p) {
     const struct chunk* k = unit_slice(p)->free;
     uint64_t hash = 0;
@@ -171,10 +171,10 @@ unsigned unit_kept_count(unsigned m) {
 }
 unsigned unit_kept_count_max(unsigned m) { return medium_kept_count_max(medium_ring(m)); }
 void* unit_kept_block(unsigned m) {
-    return unit_kept_count(m) == 0 ? NULL : medium_youngest(heap_self(), medium_ring(m))->block;
+    return unit_kept_count(m) == 0 ? NULL : medium_youngest(&heap_self()->kept_medium[medium_ring(m)])->block;
 }
-size_t unit_kept_medium_max(void) { return heap_self()->kept_medium_max; }
-size_t unit_kept_medium_bytes(void) { return heap_self()->kept_medium_bytes; }
+size_t unit_kept_medium_max(void) { return (size_t)heap_self()->kept_medium_max; }
+size_t unit_kept_medium_bytes(void) { return (size_t)medium_kept_bytes(heap_self()); }
 uint64_t unit_medium_out_bytes(void) { return heap_self()->medium_out_bytes; }
 uint32_t unit_home_arena(void) { return heap_self()->arena; }
 void unit_kept_enter(void) {

@@ -225,6 +225,37 @@ TEST(MediumLong, MisuseIsReportedAtTheCall) {
     }
 }
 
+// The span waits for the page lock, and the record may be the next chunk's, or its memory gone.
+TEST(MediumLong, WhatIsFreedTwiceIsReportedWhileItsChunkGoes) {
+    const Ended ended = in_child([] {
+        start("release=off:on_error=report:thread_kept_max=0");
+        std::vector<void*> blocks;
+        for (unsigned i = 0; i < 12; i++) blocks.push_back(unit_alloc(bytes_of));
+        for (void* p : blocks) unit_free(p);
+        ASSERT_TRUE(unit_in_chunk(blocks[0]));
+        std::atomic<bool> attached{false};
+        std::atomic<bool> may_trim{false};
+        std::thread other([&] {
+            unit_attach();
+            attached = true;
+            while (!may_trim) std::this_thread::yield();
+            unit_arena_trim();
+            unit_detach();
+        });
+        while (!attached) std::this_thread::yield();
+        os_lock_take(&page_lock);
+        may_trim = true;
+        for (unsigned i = 0; i < 20000 && unit_in_chunk(blocks[0]); i++) usleep(100);
+        EXPECT_FALSE(unit_in_chunk(blocks[0]));
+        unit_free(blocks[0]);
+        os_lock_give(&page_lock);
+        other.join();
+        EXPECT_TRUE(unit_arena_check());
+    });
+    EXPECT_EQ(ended.printed.rfind("weir: double-free: already freed 0x", 0), 0u) << ended.printed;
+    EXPECT_EQ(ended.printed.find("Failure"), std::string::npos) << ended.printed;
+}
+
 TEST(MediumLong, ThreadsFreeEachOthersBlocks) {
     EXPECT_FINE(in_child([] {
         start("release=off");
