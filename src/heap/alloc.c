@@ -125,6 +125,14 @@ static WEIR_NOINLINE void* alloc_unkept(size_t size) {
     return weir_likely(p != NULL) ? p : no_memory();
 }
 
+/* Of a small class whose bin is empty, where the active slab's list mostly serves. */
+static WEIR_NOINLINE void* alloc_turned(size_t size) {
+    struct heap* h = heap_self();
+    unsigned c = class_of(size);
+    block_t* p = refill_turn(h, c) ? bin_pop(&h->bins[c], SLICE_BYTES) : NULL;
+    return weir_likely(p != NULL) ? p : alloc_unkept(size);
+}
+
 static WEIR_NOINLINE void* alloc_large(size_t size) {
     void* p = NULL;
     if (size <= CHUNK_MAX) p = medium_unkeep_long(heap_self(), class_of(size) - SMALL_CLASSES);
@@ -143,6 +151,7 @@ WEIR_FN void* heap_alloc_slow(size_t size) {
             return p;
         }
     }
+    if (size - 1 < SMALL_MAX && refill_may_turn(h, class_of(size))) return alloc_turned(size);
     return alloc_unkept(size);
 }
 

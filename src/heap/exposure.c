@@ -67,7 +67,7 @@ static void exposure_pace(struct heap* h, const struct slice* s, uint32_t blocks
 /* Where others sort: how many frees come between two times that they are told. */
 static uint32_t frees_told(const struct slice* s) {
     enum { told_bytes = 16384 };
-    uint32_t told = told_bytes / slab_class(s)->bytes;
+    uint32_t told = class_block_index(slab_class(s), told_bytes);
     return told != 0 ? told : 1;
 }
 
@@ -112,8 +112,8 @@ WEIR_FN void exposure_arm_active(struct heap* h, struct slice* s, uint32_t used)
     available_list_active(s);
 }
 
-WEIR_FN void exposure_turn(struct heap* h, struct slice* s, uint32_t used) {
-    exposure_clear(h, s);
+WEIR_FN void exposure_turn(struct heap* h, struct slice* s, const struct slice_pages* r, uint32_t used) {
+    if (r->charged != 0) exposure_clear(h, s);
     slab_count(s, used, frees_told(s), s->built);
 }
 
@@ -135,10 +135,9 @@ static bool list_is_strewn(const struct slice* s) {
     return 2 * apart > n;
 }
 
-WEIR_FN bool exposure_packs(const struct heap* h, const struct slice* s) {
+WEIR_FN bool exposure_packs_sparse(const struct heap* h, const struct slice* s) {
     enum { pages_few = 3 }; /* of which half are to give a whole one */
-    return slab_used(s) < s->built / 2u && slab_built_bytes(s) > (size_t)pages_few << page_shift &&
-           is_shared(h, s) && list_is_strewn(s);
+    return slab_built_bytes(s) > (size_t)pages_few << page_shift && is_shared(h, s) && list_is_strewn(s);
 }
 
 /* How many frees are left of those that may go unlooked at; 0: none. */

@@ -49,11 +49,11 @@ static WEIR_NOINLINE void slab_free_heapless(struct slice* s, block_t* p, uint64
     release_poke(); /* another thread's slab may have gone */
 }
 
-/* `all` blocks wait in a slab that somebody owns. */
-static WEIR_NOINLINE void slab_gave_heapless(struct slice* s, uint32_t all) {
+/* `all` blocks wait in a slab that somebody owns; the last one came from heap h, maybe heap_empty. */
+static WEIR_NOINLINE void slab_gave(struct heap* h, struct slice* s, uint32_t all) {
     size_t bytes = slab_class(s)->bytes; /* whatever the slab is by now: it is but a measure */
     uint32_t waiting = slab_given(s, all);
-    if (waiting != 0) visit_owed(&heap_empty, waiting * bytes);
+    if (waiting != 0) visit_owed(h, waiting * bytes);
     release_poke(); /* the slab may have gone */
 }
 
@@ -84,13 +84,31 @@ WEIR_FN void outbox_flush_all(struct heap* h) {
     for (unsigned i = 0; i < OUTBOX_SLOTS; i++) outbox_flush(h, &h->outbox[i]);
 }
 
+static struct outbox* outbox_of(struct heap* h, const struct slice* s) {
+    return &h->outbox[((uintptr_t)s >> SLICE_RECORD_SHIFT) % OUTBOX_SLOTS];
+}
+
+/* Whether a block of another thread's slab goes alone: where the ones before were of ever other slabs, an
+ * outbox would hold one at a time. Of a slab that comes again they are collected. */
+static bool outbox_is_passed(struct heap* h, const struct slice* s) {
+    struct outbox* o = outbox_of(h, s);
+    uint16_t number = (uint16_t)((uintptr_t)s >> SLICE_RECORD_SHIFT);
+    if (o->slab == s || o->lone == number) return false;
+    o->lone = number;
+    return true;
+}
+
 static void outbox_put(struct heap* h, struct slice* s, block_t* p, const char* call) {
-    struct outbox* o = &h->outbox[((uintptr_t)s >> SLICE_RECORD_SHIFT) % OUTBOX_SLOTS];
+    struct outbox* o = outbox_of(h, s);
     if (o->slab != s) {
         outbox_flush(h, o);
-        *o = (struct outbox){.slab = s, .first = NULL, .last = p, .count = 0, .doubted = false};
+        o->slab = s;
+        o->first = NULL;
+        o->last = p;
+        o->doubted = false;
     }
-    if (p == o->first) {
+    /* The first one of a list that waits is nobody's, whoever takes the list in meanwhile. */
+    if (p == o->first || p == remote_first(s, load_relaxed(&s->remote))) {
         core_report("double-free", REPORT_FREED, p, call);
         return;
     }
@@ -205,6 +223,14 @@ static WEIR_NOINLINE void free_unkept(void* p, const char* call) {
     }
 }
 
+/* Whether a block of slab s goes to its owner, another thread, at once and alone. Relaxed: slab_give_owned
+ * decides. */
+static bool slab_takes_lone(struct heap* h, const struct slice* s) {
+    struct heap* owner = owner_heap(load_relaxed(&s->owner));
+    bool waits = (load_relaxed(&s->remote) & (REMOTE_UNOWNED | REMOTE_DOUBTED)) == 0;
+    return waits && owner != h && owner != NULL && outbox_is_passed(h, s);
+}
+
 /* A larger block that the thread can keep goes without a frame. */
 WEIR_FN void heap_free_near(void* p, struct slice* s, const char* call) {
     size_t offset = (uintptr_t)p & (SLICE_BYTES - 1);
@@ -223,16 +249,20 @@ WEIR_FN void heap_free_near(void* p, struct slice* s, const char* call) {
     if (kind == SLICE_LARGE && large_free_kept(s, p)) return;
     uint32_t block;
     if (kind == SLICE_SLAB && weir_likely(!tag_is_on()) && class_finds_block(slab_class(s), offset, &block)) {
-        if (heap_self() != &heap_empty || full_is_on()) {
+        struct heap* h = heap_self();
+        if (full_is_on() || (h != &heap_empty && !slab_takes_lone(h, s))) {
             slab_free_slow(p, s, call);
             return;
         }
         uint64_t word_of_p = (offset / GRANULE + 1) | remote_mark(p);
         uint32_t told;
-        if (!slab_give_owned(s, p, word_of_p, &told))
+        if (slab_give_owned(s, p, word_of_p, &told)) {
+            if (told != 0) slab_gave(h, s, told);
+        } else if (h == &heap_empty) {
             slab_free_heapless(s, p, word_of_p);
-        else if (told != 0)
-            slab_gave_heapless(s, told);
+        } else {
+            slab_free_slow(p, s, call);
+        }
         return;
     }
     free_unkept(p, call);

@@ -45,7 +45,8 @@ struct outbox {
     block_t* first;
     block_t* last;
     uint32_t count;
-    bool doubted; /* see remote_mark */
+    bool doubted;  /* see remote_mark */
+    uint16_t lone; /* the slab that the last block was of that went alone: the low bits of its number */
 };
 
 /* Freed blocks of a medium class that wait for the thread's next allocations: a ring, of which the youngest

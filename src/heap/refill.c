@@ -225,13 +225,15 @@ static bool slab_turn_over(struct heap* h, unsigned c, struct slice* s, bool kep
     return true;
 }
 
-/* A list of a few blocks that turns over all the time costs more than it saves in memory. In a slab of some
- * size fewer are few: what is used again is in the cache. True: it did so often enough. */
+/* A list of a few blocks that turns over all the time costs more than it saves in memory, which is as much as
+ * few blocks are. True: it did so often enough, and the slab has more. */
 static bool list_stays_short(struct slice* s, uint32_t count) {
-    enum { small_slab = 16, few_of_larger = 4, often = 8 };
-    if (slab_class(s)->bytes > SMALL_MAX) return false;
+    enum { small_slab = 16, few_of_larger = 4, few_bytes = 4096, often = 8 };
+    const struct size_class* k = slab_class(s);
+    if (k->bytes > SMALL_MAX) return false;
     uint32_t few = s->built < small_slab ? small_slab : few_of_larger;
-    if (count >= few) s->turns = 0;
+    if (few * k->bytes < few_bytes) few = class_block_index(k, few_bytes);
+    if (count >= few || (s->built == k->capacity && slice_pages(s)->sorted == 0)) s->turns = 0;
     if (s->turns >= often) return true;
     s->turns++;
     return false;
@@ -561,11 +563,9 @@ static bool turn_collects(struct heap* h, unsigned c, struct slice* s) {
     return true;
 }
 
-/* What most refills of a heap of some size come to, without the rest of what slab_fill_bin looks at: the
- * active slab, which visitors may sort, has a list, which becomes the bin's. False: nothing was done. */
-static bool refill_turn(struct heap* h, unsigned c) {
+/* The list of the active slab, for which refill_may_turn, becomes the bin's. False: nothing was done. */
+static bool bin_turn(struct heap* h, unsigned c) {
     struct slice* s = h->active[c];
-    if (s == NULL || load_relaxed(&s->listed) != LISTED_ACTIVE || (h->slow_calls & 15) == 0) return false;
     os_lock_take(&h->lock);
     const struct slice_pages* r = slice_pages(s);
     bool whole = (r->taken | r->ahead) == 0 && turn_collects(h, c, s);
@@ -575,7 +575,7 @@ static bool refill_turn(struct heap* h, unsigned c) {
     bool serves = whole && first != NULL && list_serves(h, c, s, count);
     if (serves) {
         s->free = NULL;
-        exposure_turn(h, s, used + count);
+        exposure_turn(h, s, r, used + count);
     }
     os_lock_give(&h->lock);
     if (!serves) return false;
@@ -588,16 +588,24 @@ static bool refill_turn(struct heap* h, unsigned c) {
     return true;
 }
 
+WEIR_FN bool refill_turn(struct heap* h, unsigned c) {
+    if ((h->slow_calls & 15) == 15 || heap_tick_hook != NULL || tag_is_on()) return false;
+    heap_enter(h);
+    bool turned = bin_turn(h, c);
+    if (turned) store_relaxed(&h->slow_calls, h->slow_calls + 1);
+    heap_leave(h);
+    return turned;
+}
+
 WEIR_FN bool refill(struct heap* h, unsigned c) {
     store_relaxed(&h->slow_calls, h->slow_calls + 1);
     if (heap_tick_hook != NULL) heap_tick_hook();
     if (tag_is_on()) tag_fault_resume();
     heap_enter(h);
-    bool turned = refill_turn(h, c);
-    if (!turned) refill_chores(h);
-    bool filled = turned || refill_from(h, c);
+    refill_chores(h);
+    bool filled = refill_from(h, c);
     heap_leave(h);
-    if (!turned) release_poke(); /* one call in 16 never turns */
+    release_poke();
     return filled;
 }
 

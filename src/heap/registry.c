@@ -292,6 +292,13 @@ static void registry_check_process(void) {
     registry_process = process;
 }
 
+/* Where a new heap starts to count its lists: of those that come when there are many of them fewer are walked
+ * in any case, lest threads that live for a short time walk all of theirs. */
+static uint64_t first_turn(uint64_t id) {
+    enum { part = 16 };
+    return id < HEAPS_MANY ? 0 : core_options.check_first - core_options.check_first / part;
+}
+
 static struct heap* heap_take(int tid) {
     registry_check_process();
     /* Thread ids are reused: a heap under our own id was left by a thread that is gone. */
@@ -311,6 +318,7 @@ static struct heap* heap_take(int tid) {
         h->lock = (struct os_lock){.rank = LOCK_HEAP};
         heap_reset(h);
         h->id = registry_count++;
+        h->turn = first_turn(h->id);
         h->registry_next = registry;
         store_release(&registry, h); /* publishes the record to registry_visit */
     }

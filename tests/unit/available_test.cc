@@ -114,6 +114,32 @@ TEST(Available, ListsThatTurnOverAreCheckedInTurns) {
         }));
 }
 
+// Six go and six come, again and again: lists of less than a page are joined by the slab's next one; once.
+TEST(Available, ShortListsThatTurnOverAreJoinedByMore) {
+    for (size_t size : {48u, 256u, 1024u})
+        EXPECT_FINE(in_child([&] {
+            enum { some = 6, rounds = 400 };
+            core_options.check_first = 0;
+            std::vector<void*> all;
+            for (unsigned i = 0; i < 20; i++) all.push_back(unit_alloc(size));
+            while (all.size() < unit_slice(all[0])->built) all.push_back(unit_alloc(size)); // no more is free
+            const uint32_t built = unit_slice(all[0])->built;
+            struct unit_figures before, after;
+            unit_census(&before);
+            for (unsigned i = 0; i < rounds; i++) {
+                for (unsigned j = 0; j < some; j++) unit_free(all[j]);
+                for (unsigned j = 0; j < some; j++) all[j] = unit_alloc(size);
+            }
+            unit_census(&after);
+            const unsigned page = static_cast<unsigned>(os_page_bytes() / size + 1);
+            const bool few = some * size < 4096;
+            EXPECT_LE(unit_slice(all[0])->built, built + (few ? 2 * page : 0u));
+            EXPECT_LE(after.slow_calls - before.slow_calls, few ? rounds / 2u : rounds + 1u);
+            for (void* p : all) unit_free(p);
+            EXPECT_GE(unit_check_slabs(), 0);
+        }));
+}
+
 TEST(Available, ALongListCountsAsSeveral) {
     EXPECT_FINE(in_child([] {
         core_options.check_first = 8;

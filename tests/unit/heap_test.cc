@@ -2,9 +2,10 @@
 // ctest; each test starts the heap in a child of its own.
 //
 // SPDX-License-Identifier: Apache-2.0
-#include "blocks.h"
+#include "workers.h"
 #include <cstdlib>
 #include <map>
+#include <memory>
 #include <set>
 
 namespace {
@@ -524,6 +525,27 @@ TEST(Heap, AfterCheckFirstOneInCheckEveryIsWalked) {
             bool walked = turns < 1 || turns % every == 0;
             EXPECT_EQ(ended.printed != "", walked) << every << " " << turns;
         }
+}
+
+// check_first is for the heaps of a program of a few threads: those that come later have a 16th of it.
+TEST(Heap, OfHeapsThatComeLaterFewerListsAreWalked) {
+    EXPECT_FINE(in_child([] {
+        enum { first = 32, turns = 7 };
+        setenv("WEIR_OPTIONS", ("check_first=" + std::to_string(first) + ":check_every=1000000").c_str(), 1);
+        std::vector<std::unique_ptr<Worker>> workers;
+        for (unsigned i = 0; i < 10; i++) {
+            workers.push_back(std::make_unique<Worker>());
+            workers.back()->does([&] {
+                Turn turn;
+                for (unsigned j = 0; j < turns; j++) { // each a turn-over of one block
+                    unit_free(turn.blocks[7]);
+                    turn.blocks[7] = unit_alloc(512);
+                }
+                EXPECT_EQ(unit_turns_unchecked(), i < 8 ? 0u : turns - first / 16) << i;
+                for (void* p : turn.blocks) unit_free(p);
+            });
+        }
+    }));
 }
 
 TEST(Heap, AWriteThroughADanglingPointerNeverSteersAllocation) {

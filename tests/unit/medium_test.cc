@@ -362,7 +362,7 @@ TEST(Medium, FullChecksMeanSlabs) {
 TEST(Medium, ChoresAreDoneAlsoWhereEverySecondSlowCallIsForAMediumBlock) {
     EXPECT_FINE(in_child([] {
         start("release=off:thread_kept_max=0");
-        void* theirs[2];
+        void* theirs[3];
         std::atomic<bool> ready{false}, done{false};
         std::thread owner([&] {
             for (void*& p : theirs) p = unit_alloc(500);
@@ -372,6 +372,7 @@ TEST(Medium, ChoresAreDoneAlsoWhereEverySecondSlowCallIsForAMediumBlock) {
         });
         while (!ready) usleep(100);
         struct slice* slab = unit_slice(theirs[0]);
+        unit_free(theirs[2]); // goes alone, the others by way of an outbox
         for (bool odd : {false, true}) {
             unit_free(theirs[odd ? 1 : 0]);
             if (odd) unit_free(unit_alloc(2000));

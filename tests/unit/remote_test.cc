@@ -9,6 +9,7 @@ extern "C" {
 #include <atomic>
 #include <cstdlib>
 #include <cstring>
+#include <map>
 #include <set>
 
 namespace {
@@ -45,15 +46,71 @@ TEST(Remote, OwnerTakesInWhatOthersFreed) {
         std::vector<void*> all;
         owner.does([&] { all = many(100, 64); });
         struct slice* s = unit_slice(all[0]);
-        for (int i = 0; i < 32; i++) unit_free(all[static_cast<size_t>(i)]); // an outbox's worth
-        EXPECT_EQ(unit_remote_count(s), 32u);
+        unit_free(all[0]);
+        EXPECT_EQ(unit_remote_count(s), 1u);               // alone: nothing says that more of the slab come
+        for (size_t i = 1; i < 33; i++) unit_free(all[i]); // an outbox's worth
+        EXPECT_EQ(unit_remote_count(s), 33u);
         EXPECT_FALSE(unit_is_mine(s));
         uint32_t used = unit_used(s);
         owner.does([&] { unit_free(all[40]); }); // nudged: the free looks
         EXPECT_EQ(unit_remote_count(s), 0u);
-        EXPECT_EQ(unit_used(s), used - 33);
+        EXPECT_EQ(unit_used(s), used - 34);
         EXPECT_GE(unit_check_slabs(), 0);
     }));
+}
+
+// Blocks of slabs in turn go alone, each at once; of a slab that comes twice in a row together.
+TEST(Remote, WhatComesSinglyGoesAlone) {
+    EXPECT_FINE(in_child([] {
+        constexpr size_t size = 1000, slots = 8; // of outboxes, which slabs have by their numbers
+        unit_attach();
+        Worker owner;
+        std::map<struct slice*, std::vector<void*>> slabs;
+        owner.does([&] {
+            for (void* p : many(10 * slots * SLICE_BYTES / size, size)) slabs[unit_slice(p)].push_back(p);
+        });
+        struct slice* s = slabs.begin()->first;
+        std::vector<void*> some = slabs.begin()->second;
+        ASSERT_EQ(slabs.count(s + slots), 1u);
+        struct slice* t = s + slots;
+        std::vector<void*> others = slabs[t];
+        owner.does([&] { // full slabs are nobody's
+            unit_free(some.back());
+            unit_free(others.back());
+        });
+        for (unsigned i = 0; i < 4; i++) {
+            unit_free(some[i]);
+            unit_free(others[i]);
+            EXPECT_EQ(unit_remote_count(s), i + 1);
+            EXPECT_EQ(unit_remote_count(t), i + 1);
+        }
+        for (unsigned i = 4; i < 7; i++) unit_free(some[i]);
+        EXPECT_EQ(unit_remote_count(s), 5u);
+        unit_collect();
+        EXPECT_EQ(unit_remote_count(s), 7u);
+        EXPECT_GE(unit_check_slabs(), 0);
+    }));
+}
+
+// What is freed twice in a row is told at the call, also where it went alone and the program wrote to it
+// since.
+TEST(Remote, WhatIsFreedTwiceInARowIsToldAtTheCall) {
+    for (bool written : {false, true}) {
+        Ended ended = in_child([=] {
+            unit_attach();
+            std::vector<void*> all = many(20, 48);
+            Worker other;
+            other.does([&] {
+                unit_free(unit_alloc(64));
+                unit_free(all[0]);
+                if (written) memset(all[0], 1, 48);
+                unit_free(all[0]);
+                _exit(0);
+            });
+        });
+        EXPECT_TRUE(ended.aborted()) << written;
+        EXPECT_EQ(ended.printed.find("weir: double-free: already freed 0x"), 0u) << ended.printed;
+    }
 }
 
 // Partly used slabs of an owner that never runs again: when others free the rest, the slabs go.
@@ -584,6 +641,7 @@ Ended freed_twice(Giver giver, bool full, bool written) {
         Worker other;
         other.does([&] {
             gives(giver, size);
+            if (!full) unit_free(all[between + 2]); // goes alone
             for (unsigned i = 0; i <= between; i++) unit_free(all[i]);
             if (written) memset(all[0], 1, sizeof(uint64_t));
             unit_free(all[0]);
