@@ -249,9 +249,11 @@ EXEC_RE = re.compile(r"^Trace \d+: \S+ \[[0-9a-f]+/([0-9a-f]+)/")
 
 
 def trace_emulated(program, names, step, library, folder):
-    """The same from the log of qemu-aarch64, which writes one line for each instruction."""
+    """The same from the log of qemu-aarch64, which writes one line for each instruction. There is no helper thread
+    under it, and threads sort what they free now and then, in free: not while it is traced."""
     log = folder / "exec.log"
     command = ["qemu-aarch64", "-L", "/usr/aarch64-linux-gnu", "-singlestep", "-d", "exec,nochain", "-D", log]
+    command += ["-E", "WEIR_OPTIONS=thread_free_max=1g"]
     if library:
         command += ["-E", f"LD_PRELOAD={library}"]
     listing = run_text(command + [program, "plain", step, *names], timeout=600).splitlines()
