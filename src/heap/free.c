@@ -100,17 +100,15 @@ static bool outbox_is_passed(struct heap* h, const struct slice* s) {
 
 static void outbox_put(struct heap* h, struct slice* s, block_t* p, const char* call) {
     struct outbox* o = outbox_of(h, s);
-    if (o->slab != s) {
-        outbox_flush(h, o);
-        o->slab = s;
-        o->first = NULL;
-        o->last = p;
-        o->doubted = false;
-    }
     /* The first one of a list that waits is nobody's, whoever takes the list in meanwhile. */
-    if (p == o->first || p == remote_first(s, load_relaxed(&s->remote))) {
+    if ((o->slab == s && p == o->first) || p == remote_first(s, load_relaxed(&s->remote))) {
         core_report("double-free", REPORT_FREED, p, call);
         return;
+    }
+    if (o->slab != s) {
+        outbox_flush(h, o);
+        *o = (struct outbox){
+            .slab = s, .first = NULL, .last = p, .count = 0, .doubted = false, .lone = o->lone};
     }
     if (remote_mark(p) != 0) o->doubted = true;
     p->next = o->first;
@@ -254,14 +252,16 @@ WEIR_FN void heap_free_near(void* p, struct slice* s, const char* call) {
             slab_free_slow(p, s, call);
             return;
         }
-        uint64_t word_of_p = (offset / GRANULE + 1) | remote_mark(p);
+        block_t* b = p;
+        uint64_t word_of_p = (offset / GRANULE + 1) | remote_mark(b);
         uint32_t told;
-        if (slab_give_owned(s, p, word_of_p, &told)) {
+        if (slab_give_owned(s, b, word_of_p, &told)) {
             if (told != 0) slab_gave(h, s, told);
         } else if (h == &heap_empty) {
-            slab_free_heapless(s, p, word_of_p);
+            slab_free_heapless(s, b, word_of_p);
         } else {
-            slab_free_slow(p, s, call);
+            if ((word_of_p & REMOTE_DOUBTED) == 0) b->seal = 0; /* it is marked again there */
+            slab_free_slow(b, s, call);
         }
         return;
     }

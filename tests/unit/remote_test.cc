@@ -655,6 +655,46 @@ Ended freed_twice(Giver giver, bool full, bool written) {
     });
 }
 
+// After such a report the program may go on: what else it frees of the slab comes home, and nothing more.
+TEST(Remote, AfterAReportBlocksOfTheSlabComeHome) {
+    for (bool taken : {false, true}) {
+        Ended ended = in_child([=] {
+            enum { size = 48, count = 33 };
+            core_options.on_error = 1;
+            core_options.check_first = 0;
+            core_options.check_every = 1u << 20;
+            unit_attach();
+            std::vector<void*> all = many(count + 20, size);
+            std::map<void*, std::vector<unsigned char>> again;
+            Worker other;
+            other.does([&] {
+                unit_free(unit_alloc(64));
+                unit_free(all[0]);
+                unit_free(all[0]);
+            });
+            EXPECT_EQ(core_report_count, 1u);
+            while (taken && again.count(all[0]) == 0) { // its owner has it again
+                void* p = unit_alloc(size);
+                memset(p, 7, size);
+                again[p];
+            }
+            other.does([&] {
+                for (unsigned i = 1; i < count; i++) unit_free(all[i]);
+                unit_collect();
+            });
+            if (taken) {
+                const unsigned char* p = static_cast<unsigned char*>(all[0]);
+                EXPECT_EQ(std::count(p, p + size, 7), size);
+            }
+            std::set<void*> home;
+            for (unsigned i = 0; i < 3000; i++) home.insert(unit_alloc(size));
+            for (unsigned i = taken ? 1 : 0; i < count; i++) EXPECT_EQ(home.count(all[i]), 1u) << i;
+            EXPECT_EQ(core_report_count, 1u);
+        });
+        EXPECT_TRUE(ended.fine()) << ended.printed;
+    }
+}
+
 // Lists from others are not followed in general: but for those with a block that was free already.
 TEST(Remote, WhatOthersFreeTwiceIsFoundInEachList) {
     for (Giver giver : givers)

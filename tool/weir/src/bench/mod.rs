@@ -115,9 +115,8 @@ pub fn bench(args: &Args) -> Result<End> {
     }
     let (items, missing) = selected(items, missing, &args.only)?;
     let instructions = args.instructions.then(instructions::valgrind).transpose()?;
-    let outputs = Outputs::open(args)?;
-
     let contenders = contenders(args, &mut place)?;
+    let outputs = Outputs::open(args, &contenders)?;
     if !conditions.is_empty() && !contenders.iter().any(|one| one.allocator.name == WEIR) {
         let why = "--fail-if judges weir, which --allocators or --without leaves out".to_owned();
         return Err(Exit::error(USAGE, why));
@@ -144,12 +143,13 @@ pub fn bench(args: &Args) -> Result<End> {
     if let Some(before) = &before {
         document.against = Some(against::compare(before, &document, &conditions));
     }
-    let failed = gone_wrong
-        || document.workloads.iter().flat_map(|entry| &entry.results).any(|r| r.failure.is_some())
-        || document.against.as_ref().is_some_and(|against| against.says_nothing());
+    let part = gone_wrong
+        || document.interrupted
+        || document.workloads.iter().flat_map(|entry| &entry.results).any(|r| r.failure.is_some());
+    let failed = part || document.against.as_ref().is_some_and(|against| against.says_nothing());
     let met = document.against.as_ref().is_some_and(|against| against.met());
     // What was measured is kept whatever ended it.
-    let written = outputs.write(&document);
+    let written = outputs.write(&document, part);
     let interrupted = ended?;
     written?;
     Ok(match interrupted {
@@ -269,14 +269,30 @@ fn kept(name: &str, part: &str) -> PathBuf {
     Path::new(RESULTS).join(format!("{name}{part}.json"))
 }
 
-fn cannot_save(args: &Args, name: &str) -> Option<String> {
+fn cannot_save(args: &Args, contenders: &[Contender], name: &str) -> Option<String> {
     if name.contains('/') || name.is_empty() {
         return Some("a name, not a path: --json=FILE writes elsewhere".to_owned());
     }
+    let kept = kept(name, "");
+    if !kept.exists() {
+        return None;
+    }
     let least = stats::VALUES_MIN;
-    let less = args.quick || !args.only.is_empty() || (args.rounds as usize) < least;
-    (less && kept(name, "").exists()).then(|| {
-        format!("there is a result that less than all workloads in {least} rounds would replace: --json=FILE writes elsewhere")
+    if args.quick || !args.only.is_empty() || (args.rounds as usize) < least {
+        let why = format!(
+            "there is a result that less than all workloads in {least} rounds would replace: --json=FILE writes elsewhere"
+        );
+        return Some(why);
+    }
+    let before = result::read(&kept).ok()?;
+    let here = |name: &String| contenders.iter().any(|one| one.allocator.name == *name);
+    let lacking: Vec<String> =
+        before.allocators.into_iter().map(|one| one.name).filter(|name| !here(name)).collect();
+    (!lacking.is_empty()).then(|| {
+        format!(
+            "there is a result with {}, which this run lacks: --json=FILE writes elsewhere",
+            lacking.join(", ")
+        )
     })
 }
 
@@ -289,9 +305,9 @@ struct Outputs<'a> {
 }
 
 impl Outputs<'_> {
-    fn open(args: &Args) -> Result<Outputs<'_>> {
+    fn open<'a>(args: &'a Args, contenders: &[Contender]) -> Result<Outputs<'a>> {
         let saved = args.save.as_deref().map(|name| {
-            if let Some(why) = cannot_save(args, name) {
+            if let Some(why) = cannot_save(args, contenders, name) {
                 return Err(Exit::error(USAGE, format!("--save '{name}': {why}")));
             }
             Output::new(&kept(name, ""))
@@ -305,20 +321,20 @@ impl Outputs<'_> {
         })
     }
 
-    /// One that cannot be written does not take the others along.
-    fn write(self, document: &Document) -> Result<()> {
+    /// One that cannot be written does not take the others along. `part`: something is missing.
+    fn write(self, document: &Document, part: bool) -> Result<()> {
         let json = document.json().context("cannot write JSON")?;
         // A part of a result does not take the place of a whole one.
-        let saved = match self.args.save.as_deref().filter(|_| document.interrupted) {
-            Some(name) => Some(Output::new(&kept(name, ".partial"))?),
-            None => self.saved,
+        let saved = match self.args.save.as_deref().filter(|_| part) {
+            Some(name) => Some(Output::new(&kept(name, ".partial"))),
+            None => self.saved.map(Ok),
         };
         let to_stdout = self.args.json.is_some() && self.json.is_none();
         let shown = if to_stdout { json.clone() } else { text::closing(document) };
         let written = [
             if self.args.quiet && !to_stdout { Ok(()) } else { output::stdout(&shown) },
             self.json.map_or(Ok(()), |file| file.write(&json)),
-            saved.map_or(Ok(()), |file| file.write(&json)),
+            saved.map_or(Ok(()), |file| file?.write(&json)),
             self.html.map_or(Ok(()), |file| file.write(&html::page(document)?)),
         ];
         written.into_iter().collect()
@@ -348,10 +364,7 @@ impl Run<'_> {
             let (entry, signal) = match self.one(item, contenders.to_vec(), title) {
                 Ok(measured) => measured,
                 Err(error) => {
-                    let note = format!("{}: {error:#}", item.name);
-                    eprintln!("weir: {note}");
-                    self.document.notes.push(note);
-                    self.gone_wrong = true;
+                    self.goes_wrong(&format!("{}: {error:#}", item.name));
                     continue;
                 }
             };
@@ -368,8 +381,15 @@ impl Run<'_> {
         Ok(None)
     }
 
+    /// Something is missing of the result, which goes on.
+    fn goes_wrong(&mut self, note: &str) {
+        eprintln!("weir: {note}");
+        self.document.notes.push(note.to_owned());
+        self.gone_wrong = true;
+    }
+
     fn one(
-        &self,
+        &mut self,
         item: &Item,
         contenders: Vec<Contender>,
         title: String,
@@ -410,7 +430,10 @@ impl Run<'_> {
                 &self.without,
             );
             if let Err(error) = counted {
-                signal = Some(error.downcast::<Interrupted>().context("callgrind")?.0);
+                match error.downcast::<Interrupted>() {
+                    Ok(interrupted) => signal = Some(interrupted.0),
+                    Err(error) => self.goes_wrong(&format!("{}: callgrind: {error:#}", item.name)),
+                }
             }
         }
         Ok((entry, signal))

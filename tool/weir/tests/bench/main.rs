@@ -207,6 +207,13 @@ fn a_lost_block_is_found() {
     assert!(failure.contains("a block has lost its content"), "{failure}");
     assert!(named(&entry["results"], "allocator", "system")["failure"].is_null());
     assert!(named(&json["summary"], "allocator", "twice")["time"].is_null(), "it has no figures");
+    // A result that lacks something is kept beside the whole one.
+    fs::create_dir_all(scratch.path("bench/results")).expect("a folder");
+    let mut save = tool(&["bench", "--quiet", "--save", "here"]);
+    let save = save.args(options).current_dir(scratch.path(".")).output();
+    assert_eq!(save.expect("the tool starts").status.code(), Some(3));
+    let there = |name: &str| scratch.path("bench/results").join(name).exists();
+    assert_eq!((there("here.json"), there("here.partial.json")), (false, true));
 }
 
 /// Gives weir's figures of a result another size.
@@ -306,6 +313,12 @@ fn a_result_is_kept_by_name() {
     let again = save();
     assert_eq!(again.status.code(), Some(2));
     assert!(text(&again.stderr).contains("would replace"), "{}", text(&again.stderr));
+    // All workloads in enough rounds, but an allocator is not among them.
+    let other = ["bench", "--allocators", "system", "--quiet", "--save", "here"];
+    let mut other = tool(&other);
+    let other = other.current_dir(scratch.path(".")).output().expect("the tool starts");
+    assert_eq!(other.status.code(), Some(2));
+    assert!(text(&other.stderr).contains("a result with weir"), "{}", text(&other.stderr));
 }
 
 #[test]
