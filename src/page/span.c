@@ -19,6 +19,9 @@
 /* Any 32-bit number of slices has a bucket: the last one in use is 32 + (31 - 5) * 4 + 3. */
 enum { BUCKET_EXACT = 32, BUCKET_COUNT = 192, BUCKET_SCAN = 16 };
 
+/* Free spans that are too short for a chunk, and so many bytes of free spans that growth never pays with. */
+enum { SHORT_SLICES = 16, SHORT_BYTES = 16 << 20 };
+
 struct span_lists {
     uint64_t used[BUCKET_COUNT / 64]; /* bit b: head[b] != NULL */
     struct slice* head[BUCKET_COUNT];
@@ -298,9 +301,12 @@ WEIR_FN bool span_is_plausible(size_t fresh_slices) {
     return bytes < 256 * MIB || os_charge_probe(bytes);
 }
 
+static void growth_pays(size_t slices);
+
 static struct slice* span_try(size_t slices, size_t align_slices, struct known* k) {
     struct slice* s = span_from_lists(slices, align_slices, k);
     if (s != NULL || !span_is_plausible(slices)) return s;
+    growth_pays(slices);
     for (uint32_t row = 0; row < region_count && align_slices == 1 && s == NULL; row++)
         s = span_from_end(&regions[row], slices, k);
     if (s != NULL) return s;
@@ -440,6 +446,32 @@ static bool span_purge_locked(uint64_t bytes) {
         left -= pages < left ? pages : left;
     }
     return some;
+}
+
+static struct slice* span_longest_short(unsigned slices_max) {
+    const struct span_lists* l = &span_lists[SPAN_DIRTY];
+    static_assert((int)SHORT_SLICES < (int)BUCKET_EXACT && BUCKET_EXACT <= 64,
+                  "a bit of the first word for each length");
+    uint64_t used = l->used[0] & ((2ull << slices_max) - 1);
+    return used == 0 ? NULL : l->head[bit_high(used)];
+}
+
+/* No free span is long enough, and the heap is about to grow by so many slices. What slabs that drained left
+ * between others that stay serves slabs alone: where a good part of what is in use lies there, as much of it
+ * goes, so that a peak does not stand on top of it. */
+static void growth_pays(size_t slices) {
+    enum { part = 4, spans_most = 64 };
+    uint64_t most = span_totals.live / part;
+    uint64_t left = (uint64_t)slices * slice_page_count();
+    unsigned longest = slices <= SHORT_SLICES ? (unsigned)slices - 1 : SHORT_SLICES - 1;
+    if (most < SHORT_BYTES) most = SHORT_BYTES;
+    for (unsigned i = 0; i < spans_most && left != 0; i++) {
+        if (core_options.release == 0 || span_totals.dirty <= most) return;
+        struct slice* s = span_longest_short(longest);
+        uint64_t pages = s == NULL ? 0 : span_purge_end(s, s->span_slices);
+        if (pages == 0) return; /* or the kernel would not take it */
+        left -= pages < left ? pages : left;
+    }
 }
 
 /* Past the bound, half of it goes: one large purge instead of many small ones. */

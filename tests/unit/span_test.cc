@@ -442,6 +442,38 @@ TEST(Span, DirtyMemoryIsBounded) {
     }));
 }
 
+// What is free between spans that stay serves no longer one: where that is much, growth gives as much of it
+// back.
+TEST(Span, GrowthPaysWithShortSpans) {
+    for (unsigned mib : {12u, 40u})
+        for (bool release : {true, false})
+            EXPECT_FINE(in_child([=] {
+                core_options.release = release;
+                region_start(GIB);
+                bool zeroed;
+                std::vector<struct slice*> all;
+                for (unsigned i = 0; i < 2 * mib * 16; i++) all.push_back(span_alloc(1, 1, &zeroed));
+                for (size_t i = 0; i < all.size(); i += 2) span_free(all[i]); // of each two neighbours one
+                const uint64_t dirty = span_totals.dirty;
+                EXPECT_EQ(dirty, bytes_of(mib * 16));
+                const bool pays = release && mib > 16;
+                struct slice* chunk = span_alloc(16, 1, &zeroed);
+                EXPECT_EQ(span_totals.dirty, dirty - (pays ? bytes_of(16) : 0));
+                struct slice* block = span_alloc(1000, 1, &zeroed); // no more than some at a time
+                EXPECT_EQ(span_totals.dirty, dirty - (pays ? bytes_of(16 + 64) : 0));
+                for (unsigned i = 0; i < 100; i++) span_alloc(16, 1, &zeroed); // and not all
+                EXPECT_GE(span_totals.dirty, std::min<uint64_t>(dirty, 16 << 20));
+                EXPECT_LE(span_totals.dirty, pays ? span_totals.live / 4 + bytes_of(16) : dirty);
+                // Those that are long enough for a chunk are none.
+                span_free(block);
+                span_free(chunk);
+                const uint64_t before = span_totals.dirty;
+                span_alloc(2000, 1, &zeroed);
+                EXPECT_GE(span_totals.dirty, before - bytes_of(64));
+                EXPECT_TRUE(span_check());
+            }));
+}
+
 TEST(Span, StrictAccountingUnchargesWhatIsPurged) {
     EXPECT_FINE(in_child([] {
         region_start(GIB);
