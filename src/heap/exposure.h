@@ -30,9 +30,10 @@ WEIR_FN void exposure_arm_active(struct heap* h, struct slice* s, uint32_t used)
 /* The same for the active slab, whose pages' record is r, where visitors may sort it already, with its heap's
  * lock: its list goes. */
 WEIR_FN void exposure_turn(struct heap* h, struct slice* s, const struct slice_pages* r, uint32_t used);
+/* The rest of exposure_packs, of a slab less than half of which is in use. */
+WEIR_FN bool exposure_packs_sparse(const struct heap* h, const struct slice* s);
 /* Whether the owner is to sort the list of s, which is its active slab and has one, before it allocates from
  * it: little of the slab is in use, and the list would have it allocate all over its pages. */
-WEIR_FN bool exposure_packs_sparse(const struct heap* h, const struct slice* s);
 WEIR_INLINE bool exposure_packs(const struct heap* h, const struct slice* s) {
     return slab_used(s) < s->built / 2u && exposure_packs_sparse(h, s);
 }

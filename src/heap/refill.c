@@ -548,7 +548,7 @@ static bool list_serves(struct heap* h, unsigned c, struct slice* s, uint32_t co
     if (class_is_passed(h, c) && heaps_are_many()) return false;
     if (h->turn < core_options.check_first || h->turns_unchecked + 1 >= core_options.check_every)
         return false;
-    if (c < SMALL_CLASSES && (count >= h->guard_left || h->guard_due != 0)) return false;
+    if (count >= h->guard_left || h->guard_due != 0) return false;
     return !exposure_packs(h, s) && !list_stays_short(s, count);
 }
 
@@ -581,7 +581,7 @@ static bool bin_turn(struct heap* h, unsigned c) {
     if (!serves) return false;
     h->turns_unchecked++;
     h->left[c / 64] &= ~(1ull << c % 64);
-    if (c < SMALL_CLASSES) h->guard_left -= count;
+    h->guard_left -= count;
     h->bins[c].head = first;
     h->bins[c].base = slice_address(s);
     store_relaxed(&h->handed_out, h->handed_out + count);
@@ -589,7 +589,11 @@ static bool bin_turn(struct heap* h, unsigned c) {
 }
 
 WEIR_FN bool refill_turn(struct heap* h, unsigned c) {
-    if ((h->slow_calls & 15) == 15 || heap_tick_hook != NULL || tag_is_on()) return false;
+    if ((h->slow_calls & 15) == 15 || tag_is_on()) return false;
+    if (heap_tick_hook != NULL) {
+        heap_tick_hook();
+        if (!refill_may_turn(h, c)) return false; /* it may have allocated */
+    }
     heap_enter(h);
     bool turned = bin_turn(h, c);
     if (turned) store_relaxed(&h->slow_calls, h->slow_calls + 1);

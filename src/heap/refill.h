@@ -12,9 +12,9 @@
 /* Make a slab of class c with free blocks the heap's active one: with checks=late they are then in the
  * bin, with checks=full on the slab's own list. False: no memory. */
 WEIR_FN bool refill(struct heap* h, unsigned c);
-/* What most refills of a heap of some size come to, without the rest of what refill looks at: the active
- * slab, which visitors may sort, has a list, which becomes the bin's. One slow call in 16 never ends so.
- * False: nothing was done. Where refill_may_turn. */
+/* What most refills of a small class come to in a heap of some size, without the rest of what refill looks
+ * at: the active slab, which visitors may sort, has a list, which becomes the bin's. One slow call in 16
+ * never ends so. False: nothing was done. Where refill_may_turn. */
 WEIR_FN bool refill_turn(struct heap* h, unsigned c);
 WEIR_INLINE bool refill_may_turn(const struct heap* h, unsigned c) {
     const struct slice* s = h->active[c];
