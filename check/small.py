@@ -27,7 +27,7 @@ PROGRAM = ROOT / "tests" / "golden" / "small.c"
 PLACES = ROOT / "src" / "weir.ld"
 
 # KiB at the most, of a process that is as small as processes are.
-LIMITS = {"file": 76, "anonymous": 124}
+LIMITS = {"file": 68, "anonymous": 132}
 WHAT = {"file": "pages of the library's file", "anonymous": "written memory, beside a process on libc's malloc"}
 RUNS = 5
 MAPPED_AT_ONCE = 65536  # around a page that is touched, of a file

@@ -137,7 +137,6 @@ static void slab_free_from(struct heap* h, struct slice* s, block_t* p, bool ful
         bool twice = !full && slab_list_starts_with(s, p);
         if (held) {
             exposure_advance(h, s);
-
             os_lock_give(&h->lock);
         }
         if (twice)

@@ -56,7 +56,7 @@ struct outbox {
  *                    ^ from                     ^ to
  *
  * from: how many went, to: how many came; both modulo 2^32, their places modulo KEPT_RING. */
-enum { KEPT_RING = 8 };
+enum { KEPT_RING = 16 };
 /* One for each class that slabs have, and one for a block of any longer class. */
 enum { KEPT_LONG = LONG_CLASS, KEPT_RINGS };
 struct kept_block {
@@ -67,7 +67,9 @@ struct kept_medium {
     uint32_t from, to; /* Sync: see kept_gate; relaxed atomics, for the census */
     uint32_t most;     /* so many may wait; 0: not known yet, see medium_has_room */
     uint32_t bytes;    /* of one; set with `most`; of the long one, with each that comes */
-    struct kept_block ring[KEPT_RING];
+};
+struct kept_ring {
+    struct kept_block at[KEPT_RING];
 };
 
 /* Whether the owner may use its kept medium blocks: not once a visitor asked for them, or took them. */
@@ -160,7 +162,9 @@ struct heap {
     struct outbox outbox[OUTBOX_SLOTS];
     struct slice* exposed_slabs[EXPOSED_SLOTS]; /* a ring of those with a charge, or that had one */
     struct kept_medium kept_medium[KEPT_RINGS];
+    struct kept_ring kept_rings[]; /* KEPT_RINGS; heap_empty has none */
 };
+enum { HEAP_BYTES = sizeof(struct heap) + KEPT_RINGS * sizeof(struct kept_ring) };
 
 WEIR_VAR_DECL struct heap heap_empty;
 WEIR_VAR_DECL struct os_lock heaps_lock;

@@ -104,7 +104,7 @@ WEIR_FN void* medium_alloc(struct heap* h, unsigned c, size_t align) {
     unsigned m = c - SMALL_CLASSES;
     unsigned row = medium_ring(m);
     if (weir_unlikely(load_relaxed(&h->kept_gate) == KEPT_ASKED)) medium_open(h);
-    if (((uintptr_t)medium_youngest(&h->kept_medium[row])->block & (align - 1)) == 0) {
+    if (((uintptr_t)medium_youngest(h, row)->block & (align - 1)) == 0) {
         void* kept = row == KEPT_LONG ? medium_unkeep_long(h, m) : medium_unkeep(h, row);
         if (kept != NULL) return kept;
     }
@@ -164,7 +164,7 @@ static void outgoing_put(struct outgoing* o, struct heap* h, unsigned row, unsig
     if (count == 0) return; /* a visitor writes nothing then: the owner may have gone on */
     if (o->count + count > sizeof o->blocks / sizeof o->blocks[0]) outgoing_send(o);
     for (unsigned i = 0; i < count; i++) {
-        o->blocks[o->count++] = medium_kept_at(k, k->from)->block;
+        o->blocks[o->count++] = medium_kept_at(h, row, k->from)->block;
         __atomic_signal_fence(__ATOMIC_SEQ_CST);
         store_relaxed(&k->from, k->from + 1);
     }
@@ -174,17 +174,19 @@ static void outgoing_put(struct outgoing* o, struct heap* h, unsigned row, unsig
 }
 
 /* What the thread may keep: a part of what it took from chunks, since that is what comes and goes, and a
- * block as long as those that it frees. */
+ * block as long as those that it frees. Where heaps are many, all of them share what HEAPS_MANY might. */
 static ptrdiff_t medium_kept_max(const struct heap* h) {
-    enum { least = 65536, parts = 8 };
-    uint64_t most = least + h->medium_longest + h->medium_out_bytes / parts;
-    return (ptrdiff_t)(most < core_options.thread_kept_max ? most : core_options.thread_kept_max);
+    enum { least = 65536, parts = 6 };
+    uint64_t wanted = least + h->medium_longest + h->medium_out_bytes / parts;
+    uint64_t most = core_options.thread_kept_max;
+    if (heaps_are_many()) most = most * HEAPS_MANY / load_relaxed(&heap_totals.heaps_live);
+    return (ptrdiff_t)(wanted < most ? wanted : most);
 }
 
 /* Have room for a block of so many bytes in the ring: of what is there the older half goes, of all, ring by
  * ring in turn, until a quarter of the room is free. */
 static bool medium_make_room(struct heap* h, unsigned row, ptrdiff_t bytes) {
-    enum { rounds = 4 };
+    enum { rounds = 5 };
     static_assert(KEPT_RING < 1 << rounds, "halves of a full ring, until none is left");
     struct outgoing o;
     outgoing_start(&o);
@@ -229,7 +231,7 @@ static bool medium_free_own(struct heap* h, unsigned m, void* p, uint16_t* block
         if (medium_kept_count(k) >= k->most || h->kept_medium_room < bytes)
             some = medium_make_room(h, row, bytes);
         store_relaxed(&k->bytes, bytes); /* a long one's: none is kept now */
-        medium_keep(h, k, p, block);
+        medium_keep(h, row, p, block);
     } else {
         medium_gone(h, m, 1, bytes);
         some = arena_free(&p, 1);

@@ -21,7 +21,7 @@ WEIR_INLINE unsigned medium_ring(unsigned m) { return m < KEPT_LONG ? m : KEPT_L
 /* So many may wait there, by octave: fewer of large ones, as each takes the room of many small; of long ones
  * one in all. */
 WEIR_INLINE unsigned medium_kept_count_max(unsigned row) {
-    static const uint8_t by_octave[] = {8, 6, 4, 3, 2, 1, 1};
+    static const uint8_t by_octave[] = {8, 16, 12, 8, 6, 1, 1};
     static_assert(sizeof by_octave == KEPT_LONG / 8 + 1, "each octave has a row");
     return by_octave[row / 8];
 }
@@ -30,10 +30,13 @@ WEIR_INLINE unsigned medium_kept_count(const struct kept_medium* k) {
     return load_relaxed(&k->to) - load_relaxed(&k->from);
 }
 /* Of how many came before it, the block's place. */
-WEIR_INLINE struct kept_block* medium_kept_at(struct kept_medium* k, uint32_t before) {
-    return &k->ring[before % KEPT_RING];
+WEIR_INLINE struct kept_block* medium_kept_at(struct heap* h, unsigned row, uint32_t before) {
+    return &h->kept_rings[row].at[before % KEPT_RING];
 }
-WEIR_INLINE struct kept_block* medium_youngest(struct kept_medium* k) { return medium_kept_at(k, k->to - 1); }
+/* Not for heap_empty. */
+WEIR_INLINE struct kept_block* medium_youngest(struct heap* h, unsigned row) {
+    return medium_kept_at(h, row, h->kept_medium[row].to - 1);
+}
 /* Bytes of all kept blocks. */
 WEIR_INLINE ptrdiff_t medium_kept_bytes(const struct heap* h) {
     return h->kept_medium_max - load_relaxed(&h->kept_medium_room);
@@ -68,7 +71,7 @@ WEIR_INLINE void* medium_unkeep(struct heap* h, unsigned row) {
     struct kept_medium* k = &h->kept_medium[row];
     uint32_t to = k->to, inside;
     if (weir_unlikely(to == load_relaxed(&k->from) || !medium_enter(h, &inside))) return NULL;
-    struct kept_block b = *medium_kept_at(k, --to); /* a handler leaves `to` as it was */
+    struct kept_block b = *medium_kept_at(h, row, --to); /* a handler leaves `to` as it was */
     store_relaxed(&k->to, to);
     __atomic_signal_fence(__ATOMIC_SEQ_CST);
     h->kept_medium_room += k->bytes;
@@ -83,10 +86,11 @@ WEIR_INLINE void* medium_unkeep_long(struct heap* h, unsigned m) {
     return h->kept_medium[KEPT_LONG].bytes == medium_bytes(m) ? medium_unkeep(h, KEPT_LONG) : NULL;
 }
 /* There is room, and the owner is inside. */
-WEIR_INLINE void medium_keep(struct heap* h, struct kept_medium* k, void* p, uint16_t* known) {
+WEIR_INLINE void medium_keep(struct heap* h, unsigned row, void* p, uint16_t* known) {
+    struct kept_medium* k = &h->kept_medium[row];
     uint32_t to = k->to;
     store_relaxed(known, (uint16_t)(load_relaxed(known) | BLOCK_KEPT));
-    *medium_kept_at(k, to) = (struct kept_block){p, known};
+    *medium_kept_at(h, row, to) = (struct kept_block){p, known};
     h->kept_medium_room -= k->bytes;
     __atomic_signal_fence(__ATOMIC_SEQ_CST);
     store_release(&k->to, to + 1); /* publishes the entry to the child of another thread's fork */
@@ -106,7 +110,7 @@ WEIR_INLINE bool medium_free_kept(void* p, struct chunk* chunk, size_t offset) {
     if (weir_unlikely(!medium_has_room(h, k))) return false; /* heap_empty never has any */
     uint32_t inside;
     if (weir_unlikely(!medium_enter(h, &inside))) return false;
-    medium_keep(h, k, p, block);
+    medium_keep(h, m, p, block);
     medium_leave(h, inside);
     return true;
 }

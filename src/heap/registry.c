@@ -312,7 +312,7 @@ static struct heap* heap_take(int tid) {
         heap_reset_tables(h); /* again: a fork may have left it half emptied */
         heap_reset(h);
     } else {
-        h = span_meta_alloc(sizeof *h);
+        h = span_meta_alloc(HEAP_BYTES);
         if (h == NULL) return NULL;
         /* Once: others may hold it or wait for it whenever the record exists. */
         h->lock = (struct os_lock){.rank = LOCK_HEAP};
