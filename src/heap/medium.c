@@ -174,13 +174,11 @@ static void outgoing_put(struct outgoing* o, struct heap* h, unsigned row, unsig
 }
 
 /* What the thread may keep: a part of what it took from chunks, since that is what comes and goes, and a
- * block as long as those that it frees. Where heaps are many, all of them share what HEAPS_MANY might. */
+ * block as long as those that it frees. */
 static ptrdiff_t medium_kept_max(const struct heap* h) {
     enum { least = 65536, parts = 6 };
-    uint64_t wanted = least + h->medium_longest + h->medium_out_bytes / parts;
-    uint64_t most = core_options.thread_kept_max;
-    if (heaps_are_many()) most = most * HEAPS_MANY / load_relaxed(&heap_totals.heaps_live);
-    return (ptrdiff_t)(wanted < most ? wanted : most);
+    uint64_t most = least + h->medium_longest + h->medium_out_bytes / parts;
+    return (ptrdiff_t)(most < core_options.thread_kept_max ? most : core_options.thread_kept_max);
 }
 
 /* Have room for a block of so many bytes in the ring: of what is there the older half goes, of all, ring by

@@ -16,7 +16,7 @@
  * wait for one class, and its holes cost more than runs. */
 enum { MEDIUM_DENSE_MAX = 2048 };
 
-/* The row of kept_medium in whose ring freed blocks of medium class m wait. */
+/* The ring in which freed blocks of medium class m wait, and the row of kept_medium with its ends. */
 WEIR_INLINE unsigned medium_ring(unsigned m) { return m < KEPT_LONG ? m : KEPT_LONG; }
 /* So many may wait there, by octave: fewer of large ones, as each takes the room of many small; of long ones
  * one in all. */

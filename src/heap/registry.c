@@ -160,12 +160,12 @@ static bool heap_parks(struct heap* h) {
     if (state == RELEASE_OFF || state == RELEASE_ALONE || full_is_on()) return false;
     outbox_flush_all(h);
     large_drop(h);
-    uint64_t bytes = load_relaxed(&h->slab_bytes);
+    uint64_t bytes = load_relaxed(&h->slab_bytes) + (uint64_t)medium_kept_bytes(h);
     os_lock_take(&heaps_lock);
     bool parks = load_relaxed(&os_sandbox_is_own) == 0 && parked_count < PARKED_MAX &&
                  bytes <= PARKED_BYTES_EACH && bytes + load_relaxed(&release_parked) <= PARKED_BYTES_ALL;
     if (parks) {
-        h->parked_bytes = bytes + (uint64_t)medium_kept_bytes(h) + 1;
+        h->parked_bytes = bytes + 1;
         h->parked_tid = os_thread_id();
         add_relaxed(&release_parked, h->parked_bytes);
         heap_count_live(false);

@@ -5,7 +5,6 @@
 #include "forked.h"
 #include "arenas.h"
 #include <functional>
-#include <future>
 #include <mutex>
 #include <sys/time.h>
 
@@ -129,43 +128,8 @@ TEST(Medium, WhoHasMoreKeepsMore) {
         for (unsigned i = 0; i < 200; i++) all.push_back(unit_alloc(16384));
         for (unsigned i = 0; i < 8; i++, all.pop_back()) unit_free(all.back());
         EXPECT_GE(unit_kept_medium_max(), least + 192 * 16384 / 6);
-        EXPECT_LE(unit_kept_medium_max(), core_options.thread_kept_max);
         for (; !all.empty(); all.pop_back()) unit_free(all.back());
         EXPECT_LE(unit_kept_medium_max(), least + 65536 / 4); // what it keeps still counts as taken
-        expect_nothing_left();
-    }));
-}
-
-// What all threads keep is bounded: where they are many each has its share.
-TEST(Medium, ManyHeapsShareWhatEightMayKeep) {
-    EXPECT_FINE(in_child([] {
-        start("release=off:thread_kept_max=256k");
-        const unsigned heaps = 16;
-        auto kept_max = [] {
-            std::vector<void*> all;
-            for (unsigned i = 0; i < 200; i++) all.push_back(unit_alloc(16384));
-            for (unsigned i = 0; i < 20; i++, all.pop_back()) unit_free(all.back()); // more than a ring has
-            size_t most = unit_kept_medium_max();
-            for (void* p : all) unit_free(p);
-            return most;
-        };
-        EXPECT_EQ(kept_max(), 262144u);
-        std::promise<void> enough;
-        std::shared_future<void> over = enough.get_future().share();
-        std::vector<std::thread> others;
-        std::atomic<unsigned> ready{0};
-        for (unsigned i = 1; i < heaps; i++)
-            others.emplace_back([&] {
-                unit_free(unit_alloc(100));
-                ready++;
-                over.wait();
-                unit_detach();
-            });
-        while (ready != heaps - 1) sched_yield();
-        EXPECT_EQ(kept_max(), 262144u * 8 / heaps);
-        enough.set_value();
-        for (std::thread& t : others) t.join();
-        EXPECT_EQ(kept_max(), 262144u);
         expect_nothing_left();
     }));
 }
