@@ -174,11 +174,14 @@ static void outgoing_put(struct outgoing* o, struct heap* h, unsigned row, unsig
 }
 
 /* What the thread may keep: a part of what it took from chunks, since that is what comes and goes, and a
- * block as long as those that it frees. */
+ * block as long as those that it frees. Where heaps are many, less at the most: what sleeping ones keep holds
+ * whole chunks. */
 static ptrdiff_t medium_kept_max(const struct heap* h) {
-    enum { least = 65536, parts = 6 };
-    uint64_t most = least + h->medium_longest + h->medium_out_bytes / parts;
-    return (ptrdiff_t)(most < core_options.thread_kept_max ? most : core_options.thread_kept_max);
+    enum { least = 65536, parts = 6, of_many = 524288 };
+    uint64_t wanted = least + h->medium_longest + h->medium_out_bytes / parts;
+    uint64_t most = core_options.thread_kept_max;
+    if (most > of_many && heaps_are_many()) most = of_many;
+    return (ptrdiff_t)(wanted < most ? wanted : most);
 }
 
 /* Have room for a block of so many bytes in the ring: of what is there the older half goes, of all, ring by

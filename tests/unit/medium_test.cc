@@ -5,6 +5,7 @@
 #include "forked.h"
 #include "arenas.h"
 #include <functional>
+#include <future>
 #include <mutex>
 #include <sys/time.h>
 
@@ -130,6 +131,45 @@ TEST(Medium, WhoHasMoreKeepsMore) {
         EXPECT_GE(unit_kept_medium_max(), least + 192 * 16384 / 6);
         for (; !all.empty(); all.pop_back()) unit_free(all.back());
         EXPECT_LE(unit_kept_medium_max(), least + 65536 / 4); // what it keeps still counts as taken
+        expect_nothing_left();
+    }));
+}
+
+// What sleeping threads keep pins chunks: where they are many each keeps less.
+TEST(Medium, ManyHeapsKeepLessEach) {
+    EXPECT_FINE(in_child([] {
+        start("release=off");
+        auto kept_max = [] {
+            std::vector<void*> all;
+            for (unsigned i = 0; i < 700; i++) all.push_back(unit_alloc(16384));
+            for (unsigned i = 0; i < 20; i++, all.pop_back()) unit_free(all.back()); // more than a ring has
+            size_t most = unit_kept_medium_max();
+            for (void* p : all) unit_free(p);
+            return most;
+        };
+        EXPECT_EQ(kept_max(), core_options.thread_kept_max);
+        std::promise<void> enough;
+        std::shared_future<void> over = enough.get_future().share();
+        std::vector<std::thread> others;
+        std::atomic<unsigned> ready{0};
+        auto more_until = [&](unsigned count) {
+            while (others.size() < count)
+                others.emplace_back([&] {
+                    unit_free(unit_alloc(100));
+                    ready++;
+                    over.wait();
+                    unit_detach();
+                });
+            while (ready != count) sched_yield();
+        };
+        more_until(7); // and this one
+        EXPECT_EQ(kept_max(), core_options.thread_kept_max);
+        more_until(8);
+        EXPECT_EQ(kept_max(), 524288u);
+        core_options.thread_kept_max = 262144;
+        EXPECT_EQ(kept_max(), 262144u);
+        enough.set_value();
+        for (std::thread& t : others) t.join();
         expect_nothing_left();
     }));
 }
