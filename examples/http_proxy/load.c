@@ -162,7 +162,7 @@ static void request_ended(struct thread* t, struct client* c) {
         request_prepare(t, c);
 }
 
-/* False: the socket takes no more for now, or is broken, which reading will show. */
+/* False: not all was sent. The socket is full, or broken: then the read that follows fails and is told. */
 static bool client_send(struct client* c) {
     char body[16384];
     while (c->out_at < c->out_bytes) {
