@@ -5,18 +5,12 @@
 
 use crate::compare::launch::Stage;
 use crate::compare::server::Server;
+use crate::sys::Signals;
 use anyhow::{Context, Result};
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
-
-/// How much of its work a workload does, and how long it rests before its end.
-#[derive(Clone, Copy)]
-pub struct Amount {
-    pub scale_percent: u32,
-    pub rest_s: f64,
-}
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
@@ -38,7 +32,7 @@ pub struct Item {
     pub sizes: Option<String>,
     pub threads: Option<u32>,
     pub file: PathBuf,
-    /// Its own name first.
+    /// Its own name first; without the rest.
     pub arguments: Vec<OsString>,
     pub input: Option<PathBuf>,
     pub load: Option<Load>,
@@ -48,12 +42,18 @@ pub struct Item {
 /// A run that takes longer has failed.
 const TIMEOUT: Duration = Duration::from_secs(300);
 const READY_TIMEOUT: Duration = Duration::from_secs(30);
-const SETTLE: Duration = Duration::from_secs(1);
 const STOP_TIMEOUT: Duration = Duration::from_secs(10);
 
 impl Item {
-    /// Has each run do what the item is.
-    pub fn prepare(&self, stage: &mut Stage) -> Result<()> {
+    /// Where each run does what the item is, and rests before its end if it can.
+    pub fn stage<'a>(&self, signals: &'a Signals, rest: Duration) -> Result<Stage<'a>> {
+        let mut arguments = self.arguments.clone();
+        if self.kind == Kind::Workload {
+            // Where the process is what is timed, a rest would be.
+            let rest = if self.tells_time { rest } else { Duration::ZERO };
+            arguments.extend(["--rest".into(), rest.as_secs_f64().to_string().into()]);
+        }
+        let mut stage = Stage::new(signals, self.file.clone(), arguments)?;
         stage.input = self.input.clone();
         stage.timeout = Some(TIMEOUT);
         stage.tells_time = self.tells_time;
@@ -63,13 +63,13 @@ impl Item {
                 ready: None,
                 port: Some(load.port),
                 ready_timeout: READY_TIMEOUT,
-                settle: SETTLE,
+                settle: rest,
                 stop_signal: libc::SIGTERM,
                 grace: STOP_TIMEOUT,
                 output: stage.scratch("load")?,
             });
         }
-        Ok(())
+        Ok(stage)
     }
 
     /// Only where threads do not race is the count the same in each run.
@@ -92,32 +92,21 @@ impl Item {
 }
 
 /// The rows of `weir-workload --list`.
-pub fn workloads(program: &Path, amount: Amount) -> Result<Vec<Item>> {
+pub fn workloads(program: &Path, scale_percent: u32) -> Result<Vec<Item>> {
     let listed = Command::new(program)
         .arg("--list")
         .output()
         .context("cannot run the embedded workloads")?;
     let text = String::from_utf8_lossy(&listed.stdout).into_owned();
     let items: Option<Vec<Item>> =
-        text.lines().map(|line| workload(line, program, amount)).collect();
+        text.lines().map(|line| workload(line, program, scale_percent)).collect();
     items.filter(|items| !items.is_empty()).context("the embedded workloads gave no table")
 }
 
-fn workload(line: &str, program: &Path, amount: Amount) -> Option<Item> {
+fn workload(line: &str, program: &Path, scale_percent: u32) -> Option<Item> {
     let [name, threads, sizes, time, _content, shape] =
         line.split('\t').collect::<Vec<_>>().try_into().ok()?;
-    let scale_percent = amount.scale_percent;
-    let tells_time = time == "told";
-    // Where the process is what is timed, a rest would be.
-    let rest_s = if tells_time { amount.rest_s } else { 0.0 };
-    let words = [
-        "weir-workload",
-        name,
-        "--scale",
-        &scale_percent.to_string(),
-        "--rest",
-        &rest_s.to_string(),
-    ];
+    let words = ["weir-workload", name, "--scale", &scale_percent.to_string()];
     Some(Item {
         name: name.to_owned(),
         kind: Kind::Workload,
@@ -128,7 +117,7 @@ fn workload(line: &str, program: &Path, amount: Amount) -> Option<Item> {
         arguments: words.into_iter().map(OsString::from).collect(),
         input: None,
         load: None,
-        tells_time,
+        tells_time: time == "told",
     })
 }
 
@@ -140,29 +129,20 @@ mod tests {
 
     #[test]
     fn a_row_becomes_a_command() {
-        let item = workload(ROW, Path::new("/x"), Amount { scale_percent: 10, rest_s: 0.5 })
-            .expect("a row");
+        let item = workload(ROW, Path::new("/x"), 10).expect("a row");
         assert_eq!(
             (item.name.as_str(), item.threads, item.tells_time),
             ("server/t8", Some(8), true)
         );
-        let words = ["weir-workload", "server/t8", "--scale", "10", "--rest", "0.5"];
+        let words = ["weir-workload", "server/t8", "--scale", "10"];
         assert_eq!(item.arguments, words.map(OsString::from));
-        assert!(
-            workload(
-                "server/t8\t8\t16-1024",
-                Path::new("/x"),
-                Amount { scale_percent: 1, rest_s: 0.0 }
-            )
-            .is_none()
-        );
+        assert!(workload("server/t8\t8\t16-1024", Path::new("/x"), 1).is_none());
     }
 
     #[test]
     fn only_what_is_deterministic_is_counted() {
-        let amount = Amount { scale_percent: 1, rest_s: 0.0 };
         let counted = |line: &str| {
-            workload(line, Path::new("/x"), amount).is_some_and(|item| item.counts_instructions())
+            workload(line, Path::new("/x"), 1).is_some_and(|item| item.counts_instructions())
         };
         assert!(counted("pair/16\t1\t16-16\ttold\tunchecked\ta pair"));
         assert!(!counted(ROW));
@@ -172,8 +152,7 @@ mod tests {
 
     #[test]
     fn who_tells_its_time_rests() {
-        let amount = Amount { scale_percent: 1, rest_s: 1.0 };
-        let rests = |line: &str| workload(line, Path::new("/x"), amount).map(|item| item.rests());
+        let rests = |line: &str| workload(line, Path::new("/x"), 1).map(|item| item.rests());
         assert_eq!(rests(ROW), Some(true));
         assert_eq!(rests("start/one\t1\t1-1\twhole\tchecked\ta start"), Some(false));
     }

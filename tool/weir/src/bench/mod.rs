@@ -32,15 +32,18 @@ use item::{Item, Kind};
 use result::{AllocatorEntry, Document, Entry, Missing};
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 /// Where `--save NAME` keeps results, from the root of the repository.
 const RESULTS: &str = "bench/results";
 /// Memory that is touched before each run, so that the machine has it at hand: on virtual machines free memory
 /// may be the host's, and whose run has to fetch it is chance. More than most workloads use.
 const TOUCHED_MIB: u32 = 256;
-/// One run in ten of the work and no rest: to see that all of it runs.
-const QUICK: item::Amount = item::Amount { scale_percent: 10, rest_s: 0.1 };
-const WHOLE: item::Amount = item::Amount { scale_percent: 100, rest_s: 1.0 };
+/// How long a run rests before its end is measured.
+const REST: Duration = Duration::from_secs(1);
+/// One run in ten of the work and nearly no rest: to see that all of it runs.
+const QUICK_SCALE_PERCENT: u32 = 10;
+const QUICK_REST: Duration = Duration::from_millis(100);
 
 #[derive(clap::Args)]
 pub struct Args {
@@ -68,8 +71,11 @@ pub struct Args {
     /// Rounds before those that count
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(0..=100))]
     warmup: u32,
+    /// Rest a second before the end in the first N rounds alone, which tell memory at the end and CPU time; without it, in all
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    rests: Option<u32>,
     /// A tenth of the work, one round: to see that all of it runs, not for figures
-    #[arg(long, conflicts_with_all = ["rounds", "warmup"])]
+    #[arg(long, conflicts_with_all = ["rounds", "warmup", "rests"])]
     quick: bool,
     /// Count the instructions of workloads with one thread too, by valgrind's callgrind
     #[arg(long)]
@@ -104,9 +110,9 @@ pub fn bench(args: &Args) -> Result<End> {
     let signals = Signals::take(&TAKEN)
         .context("cannot receive signals: the limit of open files (ulimit -n) may be too low")?;
     let mut place = Place::new();
-    let amount = if args.quick { QUICK } else { WHOLE };
     let program = place.code("weir-workload", WORKLOAD)?;
-    let mut items = item::workloads(&program, amount)?;
+    let scale_percent = if args.quick { QUICK_SCALE_PERCENT } else { 100 };
+    let mut items = item::workloads(&program, scale_percent)?;
     let (found, missing) = programs::programs(&place)?;
     items.extend(found);
     if args.list {
@@ -179,10 +185,20 @@ fn conditions(args: &Args) -> Result<Vec<Condition>> {
         conditions.push(condition);
     }
     let rounds = if args.quick { 1 } else { args.rounds };
-    if !conditions.is_empty() && (rounds as usize) < stats::VALUES_MIN {
-        let least = stats::VALUES_MIN;
+    let least = stats::VALUES_MIN;
+    if !conditions.is_empty() && (rounds as usize) < least {
         let why =
             format!("--fail-if needs at least {least} rounds: fewer have no confidence interval");
+        return Err(Exit::error(USAGE, why));
+    }
+    let rests = args.rests.unwrap_or(rounds).min(rounds) as usize;
+    if let Some(condition) = conditions.iter().find(|one| one.measure.needs_rest())
+        && rests < least
+    {
+        let why = format!(
+            "--fail-if '{}' needs at least {least} --rests: fewer have no confidence interval",
+            condition.text
+        );
         return Err(Exit::error(USAGE, why));
     }
     Ok(conditions)
@@ -261,8 +277,16 @@ fn document(args: &Args, contenders: &[Contender], not_installed: Vec<Missing>) 
         not_installed,
         summary: Vec::new(),
         against: None,
-        notes: machine::busy().into_iter().collect(),
+        notes: machine::busy().into_iter().chain(rests(args)).collect(),
     }
+}
+
+/// What figures of a run in which not all rounds rest stand for.
+fn rests(args: &Args) -> Option<String> {
+    let rests = args.rests.filter(|rests| *rests < args.rounds)?;
+    Some(format!(
+        "memory at the end and CPU time are of the first {rests} rounds, the others do not rest"
+    ))
 }
 
 fn kept(name: &str, part: &str) -> PathBuf {
@@ -394,9 +418,16 @@ impl Run<'_> {
         contenders: Vec<Contender>,
         title: String,
     ) -> Result<(Entry, Option<i32>)> {
-        let mut stage = Stage::new(self.signals, item.file.clone(), item.arguments.clone())?;
-        item.prepare(&mut stage)?;
-        stage.without = self.without.clone();
+        let stage = |rest| -> Result<Stage> {
+            let mut stage = item.stage(self.signals, rest)?;
+            stage.without = self.without.clone();
+            Ok(stage)
+        };
+        let rested = stage(if self.args.quick { QUICK_REST } else { REST })?;
+        let hurried = match self.args.rests.filter(|_| item.rests()) {
+            Some(rests) => Some((rests, stage(Duration::ZERO)?)),
+            None => None,
+        };
         let plan = match self.args.quick {
             true => Plan { warmup: 0, rounds: Some(1), budget_s: 0.0 },
             false => {
@@ -405,15 +436,16 @@ impl Run<'_> {
         };
         let progress = Progress::new(self.args.quiet, Some(title));
         let command: Vec<String> =
-            item.arguments.iter().map(|word| word.to_string_lossy().into()).collect();
-        let mut comparison = Comparison::new(&stage, contenders, progress);
+            rested.arguments.iter().map(|word| word.to_string_lossy().into()).collect();
+        let mut comparison = Comparison::new(&rested, contenders, progress);
+        comparison.hurried = hurried.as_ref().map(|(rests, stage)| (*rests, stage));
         // A workload says where its malloc lies and what time it took.
         comparison.notes_outputs = item.kind == Kind::Program;
         comparison.prepare = Some(&self.prepare);
         let (outcome, mut signal) = comparison.run(plan, command)?;
         let operations = match item.tells_time {
             true => {
-                launch::told(&stage.captured()?.0, "operations").and_then(|text| text.parse().ok())
+                launch::told(&rested.captured()?.0, "operations").and_then(|text| text.parse().ok())
             }
             false => None,
         };

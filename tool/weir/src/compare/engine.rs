@@ -38,6 +38,8 @@ pub struct Comparison<'a> {
     pub notes_outputs: bool,
     pub show_output: bool,
     pub prepare: Option<&'a str>,
+    /// For the warm-up and the rounds after so many: the same command, which does not rest before its end.
+    pub hurried: Option<(u32, &'a Stage<'a>)>,
     pub expect_status: i32,
     pub ignore_failure: bool,
     /// How the first run that succeeded ended, and what it wrote: all others must do the same. Where
@@ -58,6 +60,7 @@ impl<'a> Comparison<'a> {
             notes_outputs: true,
             show_output: false,
             prepare: None,
+            hurried: None,
             expect_status: 0,
             ignore_failure: false,
             reference: None,
@@ -110,26 +113,28 @@ impl<'a> Comparison<'a> {
             let name = self.contenders[at].name().to_owned();
             let all = all * self.contenders.len() as u64;
             self.progress.run(self.runs, all, round, &name);
-            self.trial(at, round > 0)?;
+            self.trial(at, round)?;
             self.runs += 1;
         }
         Ok(())
     }
 
     /// One run under one allocator, and whether it counts.
-    fn trial(&mut self, at: usize, counted: bool) -> Result<()> {
+    fn trial(&mut self, at: usize, round: u32) -> Result<()> {
+        let hurried = self.hurried.filter(|(rests, _)| !(1..=*rests).contains(&round));
+        let stage = hurried.map_or(self.stage, |(_, stage)| stage);
         if let Some(line) = self.prepare {
-            let mut child = self.stage.shell(line).stdout(Stdio::null()).spawn()?;
-            let status = self.stage.wait_for(&mut child)?;
+            let mut child = stage.shell(line).stdout(Stdio::null()).spawn()?;
+            let status = stage.wait_for(&mut child)?;
             if !status.success() {
                 return Err(Exit::error(TOOL, format!("--prepare '{line}' ended with {status}")));
             }
         }
         let allocator = &self.contenders[at].allocator;
         let library = allocator.path.clone();
-        let trial = self.stage.run(library.as_deref(), &allocator.environment)?;
+        let trial = stage.run(library.as_deref(), &allocator.environment)?;
         if self.show_output && self.runs == 0 {
-            let (stdout, stderr) = self.stage.captured()?;
+            let (stdout, stderr) = stage.captured()?;
             let _ = std::io::stderr().write_all(&stderr);
             let _ = std::io::stdout().write_all(&stdout);
         }
@@ -147,10 +152,11 @@ impl<'a> Comparison<'a> {
             ));
         }
         contender.failure = failure;
-        if counted && contender.failure.is_none() {
+        if round > 0 && contender.failure.is_none() {
             let figures = Figures::of(&trial, &proof.executables);
             let Proof { executables, .. } = proof;
-            contender.rounds.push(Round { figures, executables, series: trial.series });
+            let rested = hurried.is_none();
+            contender.rounds.push(Round { figures, rested, executables, series: trial.series });
         }
         Ok(())
     }

@@ -81,6 +81,11 @@ impl Measure {
         }
     }
 
+    /// Whether only a run that rested before its end tells it: an allocator may work then.
+    pub fn needs_rest(self) -> bool {
+        matches!(self, Measure::Cpu | Measure::Final)
+    }
+
     pub fn of(self, figures: &Figures) -> f64 {
         match self {
             Measure::Time => figures.wall_s,

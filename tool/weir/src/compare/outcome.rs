@@ -13,6 +13,8 @@ use crate::units;
 #[derive(Debug, Clone)]
 pub struct Round {
     pub figures: Figures,
+    /// It rested before its end as long as its command was to.
+    pub rested: bool,
     pub executables: Vec<Executable>,
     pub series: Vec<(f64, u64)>,
 }
@@ -60,7 +62,8 @@ impl Contender {
     }
 
     pub fn values(&self, measure: Measure) -> Vec<f64> {
-        self.rounds.iter().map(|round| measure.of(&round.figures)).collect()
+        let telling = self.rounds.iter().filter(|round| round.rested || !measure.needs_rest());
+        telling.map(|round| measure.of(&round.figures)).collect()
     }
 
     pub fn estimate(&self, measure: Measure) -> Option<Estimate> {
@@ -249,6 +252,7 @@ mod tests {
                 major_faults: 0,
                 context_switches: 0,
             },
+            rested: true,
             executables: Vec::new(),
             series: vec![(*wall_s, peak)],
         });
@@ -314,6 +318,21 @@ mod tests {
         assert!(verdict.ends_with("left out: weir"), "{verdict}");
         assert!(!verdict.contains("fastest"), "{verdict}");
         assert_eq!(outcome(Vec::new()).verdict(), "no comparison: no run was counted");
+    }
+
+    #[test]
+    fn a_run_without_rest_tells_neither_the_end_nor_the_processor() {
+        let mut one = contender("weir", &NOISY, 100);
+        let hurried = one.rounds.iter_mut().skip(2);
+        hurried.for_each(|round| (round.rested, round.figures.final_bytes) = (false, 900));
+        let told = |measure| one.values(measure).len();
+        assert_eq!((told(Measure::Time), told(Measure::Peak)), (6, 6));
+        assert_eq!((told(Measure::Cpu), told(Measure::Final)), (2, 2));
+        let last = one.estimate(Measure::Final).expect("two values");
+        assert_eq!((last.median, last.interval.is_none()), (100.0, true));
+        let other = contender("system", &NOISY, 200);
+        let ratio = one.ratio(&other, Measure::Final).expect("a ratio");
+        assert_eq!(ratio.median, 0.5);
     }
 
     #[test]

@@ -144,6 +144,27 @@ fn memory_at_the_end_is_of_before_exit() {
 }
 
 #[test]
+fn only_rounds_that_rest_tell_the_end() {
+    let scratch = Scratch::new();
+    let options = ["--only", "pair/16", "--allocators", "weir", "--warmup", "0", "--rests", "2"];
+    let (run, json) = bench(&scratch, &options);
+    assert_eq!(run.status.code(), Some(0), "{json:#}");
+    let result = &json["workloads"][0]["results"][0];
+    let of = |part: &str, measure: &str| result[part][measure].clone();
+    for measure in ["time", "peak", "faults"] {
+        assert!(of("interval", measure).is_array(), "{measure}: {result:#}");
+    }
+    for measure in ["final", "cpu"] {
+        assert!(
+            of("median", measure).is_f64() && of("interval", measure).is_null(),
+            "{measure}: {result:#}"
+        );
+    }
+    let notes = json["notes"].to_string();
+    assert!(notes.contains("of the first 2 rounds"), "{notes}");
+}
+
+#[test]
 fn a_result_follows_the_schema_and_a_slow_allocator_is_seen() {
     let scratch = Scratch::new();
     let slow = compile(&scratch, "slow", SLOW, &["-shared", "-fPIC", "-O1", "-fno-builtin"]);
@@ -266,7 +287,9 @@ fn wrong_usage_is_told() {
     let scratch = Scratch::new();
     let text_file = scratch.path("text");
     fs::write(&text_file, "no result").expect("write");
-    let cases: [(&[&str], &str); 6] = [
+    let few_rests = ["--rests", "5", "--against", shown(&text_file), "--fail-if", "final>0%"];
+    let cases: [(&[&str], &str); 7] = [
+        (&few_rests, "at least 6 --rests"),
         (&["--only", "nothing"], "no workload has that in its name"),
         (&["--fail-if", "time>+3%"], "--against"),
         (&["--against", shown(&text_file)], "no result of 'weir bench"),
