@@ -56,6 +56,9 @@
 #else
 #    define WEIR_OPERATOR WEIR_EXPORT
 #endif
+/* Keep pointer p in one register: where compilers see what it was added up from, they add that up again for
+ * some of its members, which takes instructions and registers. */
+#define weir_one_register(p) __asm__("" : "+r"(p))
 #define weir_likely(x) __builtin_expect(!!(x), 1)
 #define weir_unlikely(x) __builtin_expect(!!(x), 0)
 

@@ -228,21 +228,10 @@ static bool slab_takes_lone(struct heap* h, const struct slice* s) {
     return waits && owner != h && owner != NULL && outbox_is_passed(h, s);
 }
 
-/* A larger block that the thread can keep goes without a frame. */
-WEIR_FN void heap_free_near(void* p, struct slice* s, const char* call) {
-    size_t offset = (uintptr_t)p & (SLICE_BYTES - 1);
+/* What lies neither on the fast path nor in a chunk: `offset` bytes from the start of the span of record s.
+ */
+static WEIR_NOINLINE void span_free_near(void* p, struct slice* s, const char* call, size_t offset) {
     uint8_t kind = load_relaxed(&s->kind);
-    if (weir_likely(kind == SLICE_SLAB_REST)) {
-        offset += (size_t)s->back << SLICE_SHIFT;
-        s -= s->back;
-        kind = load_relaxed(&s->kind);
-    }
-    if (weir_likely(kind == SLICE_CHUNK)) {
-        struct chunk* k;
-        if (weir_unlikely(!arena_chunk_stays(s, &k) || !medium_free_kept(p, k, offset)))
-            medium_free(p, s, call);
-        return;
-    }
     if (kind == SLICE_LARGE && large_free_kept(s, p)) return;
     uint32_t block;
     if (kind == SLICE_SLAB && weir_likely(!tag_is_on()) && class_finds_block(slab_class(s), offset, &block)) {
@@ -265,6 +254,23 @@ WEIR_FN void heap_free_near(void* p, struct slice* s, const char* call) {
         return;
     }
     free_unkept(p, call);
+}
+
+/* A larger block that the thread can keep goes without a frame. */
+WEIR_FN void heap_free_near(void* p, struct slice* s, const char* call) {
+    size_t offset = (uintptr_t)p & (SLICE_BYTES - 1);
+    uint8_t kind = load_relaxed(&s->kind);
+    if (weir_likely(kind == SLICE_SLAB_REST)) {
+        offset += (size_t)s->back << SLICE_SHIFT;
+        s -= s->back;
+        kind = load_relaxed(&s->kind);
+    }
+    if (weir_unlikely(kind != SLICE_CHUNK)) {
+        span_free_near(p, s, call, offset);
+        return;
+    }
+    struct chunk* k;
+    if (weir_unlikely(!arena_chunk_stays(s, &k) || !medium_free_kept(p, k, offset))) medium_free(p, s, call);
 }
 
 WEIR_FN void heap_free_slow(void* p, const char* call) {

@@ -232,7 +232,7 @@ static bool medium_free_own(struct heap* h, unsigned m, void* p, uint16_t* block
         if (medium_kept_count(k) >= k->most || h->kept_medium_room < bytes)
             some = medium_make_room(h, row, bytes);
         store_relaxed(&k->bytes, bytes); /* a long one's: none is kept now */
-        medium_keep(h, row, p, block);
+        medium_keep(h, k, row, p, block);
     } else {
         medium_gone(h, m, 1, bytes);
         some = arena_free(&p, 1);

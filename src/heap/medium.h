@@ -69,6 +69,7 @@ WEIR_INLINE void medium_leave(struct heap* h, uint32_t inside) {
  * may go on with what is there: a block is in the ring, or the caller's. */
 WEIR_INLINE void* medium_unkeep(struct heap* h, unsigned row) {
     struct kept_medium* k = &h->kept_medium[row];
+    weir_one_register(k);
     uint32_t to = k->to, inside;
     if (weir_unlikely(to == load_relaxed(&k->from) || !medium_enter(h, &inside))) return NULL;
     struct kept_block b = *medium_kept_at(h, row, --to); /* a handler leaves `to` as it was */
@@ -85,9 +86,8 @@ WEIR_INLINE void* medium_unkeep(struct heap* h, unsigned row) {
 WEIR_INLINE void* medium_unkeep_long(struct heap* h, unsigned m) {
     return h->kept_medium[KEPT_LONG].bytes == medium_bytes(m) ? medium_unkeep(h, KEPT_LONG) : NULL;
 }
-/* There is room, and the owner is inside. */
-WEIR_INLINE void medium_keep(struct heap* h, unsigned row, void* p, uint16_t* known) {
-    struct kept_medium* k = &h->kept_medium[row];
+/* There is room in the ring, whose ends are k, and the owner is inside. */
+WEIR_INLINE void medium_keep(struct heap* h, struct kept_medium* k, unsigned row, void* p, uint16_t* known) {
     uint32_t to = k->to;
     store_relaxed(known, (uint16_t)(load_relaxed(known) | BLOCK_KEPT));
     *medium_kept_at(h, row, to) = (struct kept_block){p, known};
@@ -107,10 +107,11 @@ WEIR_INLINE bool medium_free_kept(void* p, struct chunk* chunk, size_t offset) {
     if (weir_unlikely(block == NULL)) return false;
     struct heap* h = heap_self();
     struct kept_medium* k = &h->kept_medium[m];
+    weir_one_register(k);
     if (weir_unlikely(!medium_has_room(h, k))) return false; /* heap_empty never has any */
     uint32_t inside;
     if (weir_unlikely(!medium_enter(h, &inside))) return false;
-    medium_keep(h, m, p, block);
+    medium_keep(h, k, m, p, block);
     medium_leave(h, inside);
     return true;
 }
