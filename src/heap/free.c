@@ -228,8 +228,7 @@ static bool slab_takes_lone(struct heap* h, const struct slice* s) {
     return waits && owner != h && owner != NULL && outbox_is_passed(h, s);
 }
 
-/* What lies neither on the fast path nor in a chunk: `offset` bytes from the start of the span of record s.
- */
+/* What lies in no chunk: p is `offset` bytes from the start of the span of record s. */
 static WEIR_NOINLINE void span_free_near(void* p, struct slice* s, const char* call, size_t offset) {
     uint8_t kind = load_relaxed(&s->kind);
     if (kind == SLICE_LARGE && large_free_kept(s, p)) return;

@@ -59,13 +59,12 @@ impl Against {
 
 /// Why no condition can be judged against this result, whatever comes of the new one.
 pub fn cannot_judge(before: &Document, conditions: &[Condition]) -> Option<String> {
-    let has_interval = |measure| {
-        let weir = before.workloads.iter().filter_map(|entry| entry.run(WEIR));
-        weir.filter_map(|run| run.estimate(measure)).any(|estimate| estimate.interval.is_some())
-    };
-    let lacks = conditions.iter().find(|condition| !has_interval(condition.measure))?;
+    let of_weir = |run: &Run| run.allocator == WEIR;
+    let lacks =
+        conditions.iter().find(|condition| !before.has_interval(condition.measure, of_weir))?;
+    let rests = if lacks.measure.needs_rest() { ", all of which rest" } else { "" };
     Some(format!(
-        "--fail-if '{}': the earlier result has no confidence interval of weir's {}: keep one of {} rounds or more",
+        "--fail-if '{}': the earlier result has no confidence interval of weir's {}: keep one of {} rounds or more{rests}",
         lacks.text,
         lacks.measure.name(),
         VALUES_MIN
@@ -161,6 +160,11 @@ fn notes(before: &Document, now: &Document) -> Vec<String> {
     }
     if before.quick || now.quick {
         notes.push("a quick result has no intervals, so that no change can be told".to_owned());
+    }
+    let tells = |document: &Document| document.has_interval(Measure::Final, |_| true);
+    if !(before.quick || now.quick) && tells(before) != tells(now) {
+        let note = "in one of the results too few rounds rest: no change of memory at the end or of CPU time can be told";
+        notes.push(note.to_owned());
     }
     for allocator in &now.allocators {
         let earlier = before.allocators.iter().find(|earlier| earlier.name == allocator.name);

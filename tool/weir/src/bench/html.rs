@@ -28,7 +28,7 @@ rounds, in an order that differs from round to round, and before each run 256 Mi
 the host of a virtual machine has taken away. A figure is the median of its rounds; \u{b1} is half of the median's 95 % \
 confidence interval, from order statistics. Time is that of the work alone, where a workload tells it, otherwise that of the \
 process; of a server, that of its load. Peak is the largest resident memory of all processes together. At end is resident \
-memory one second after the work is done and all is freed; of a program, when it exits. In every run a witness library, \
+memory one second after the work is done and all is freed, in rounds that rest; of a program, when it exits. In every run a witness library, \
 beside each allocator alike, shows that the program's calls arrive there; a run without that proof does not count. A ratio is \
 to the best peer in that workload, whoever it is; weir is not among the peers.";
 

@@ -19,6 +19,7 @@ use crate::compare::condition::Condition;
 use crate::compare::engine::{Comparison, Plan};
 use crate::compare::launch::{self, Interrupted, Stage};
 use crate::compare::machine::{self, Machine};
+use crate::compare::measure::Measure;
 use crate::compare::outcome::Contender;
 use crate::compare::progress::Progress;
 use crate::compare::{CONDITION, FAILED, TAKEN, stats};
@@ -27,6 +28,7 @@ use crate::library::{LIBRARY, LIBRARY_NAME, LIBRARY_VERSION, Place, WORKLOAD};
 use crate::output::{self, Output};
 use crate::run::End;
 use crate::sys::Signals;
+use crate::units;
 use anyhow::{Context, Result};
 use item::{Item, Kind};
 use result::{AllocatorEntry, Document, Entry, Missing};
@@ -284,8 +286,9 @@ fn document(args: &Args, contenders: &[Contender], not_installed: Vec<Missing>) 
 /// What figures of a run in which not all rounds rest stand for.
 fn rests(args: &Args) -> Option<String> {
     let rests = args.rests.filter(|rests| *rests < args.rounds)?;
+    let rounds = units::plural(u64::from(rests), "round", "rounds");
     Some(format!(
-        "memory at the end and CPU time are of the first {rests} rounds, the others do not rest"
+        "memory at the end and CPU time of workloads and servers are of the first {rounds}: the others do not rest"
     ))
 }
 
@@ -309,6 +312,14 @@ fn cannot_save(args: &Args, contenders: &[Contender], name: &str) -> Option<Stri
         return Some(why);
     }
     let before = result::read(&kept).ok()?;
+    if args.rests.is_some_and(|rests| (rests as usize) < least)
+        && before.has_interval(Measure::Final, |_| true)
+    {
+        let why = format!(
+            "there is a result with confidence intervals of memory at the end, which less than {least} --rests have not: --json=FILE writes elsewhere"
+        );
+        return Some(why);
+    }
     let here = |name: &String| contenders.iter().any(|one| one.allocator.name == *name);
     let lacking: Vec<String> =
         before.allocators.into_iter().map(|one| one.name).filter(|name| !here(name)).collect();

@@ -80,6 +80,9 @@ pub struct Run {
     pub evidence: String,
     pub failure: Option<String>,
     pub rounds: usize,
+    /// Those of them that memory at the end and CPU time are of; results of before do not say so.
+    #[serde(default)]
+    pub rounds_rested: usize,
     pub median: BTreeMap<String, f64>,
     pub interval: BTreeMap<String, (f64, f64)>,
     pub instructions: Option<u64>,
@@ -89,6 +92,18 @@ pub struct Run {
 }
 
 impl Document {
+    /// Whether a run of those has an interval of the measure. What only tells something after a rest needs it in a
+    /// workload that rests, if there is any.
+    pub fn has_interval(&self, measure: Measure, of: impl Fn(&Run) -> bool) -> bool {
+        let any_rested = self.workloads.iter().any(|entry| entry.rested);
+        let telling =
+            self.workloads.iter().filter(|e| e.rested || !any_rested || !measure.needs_rest());
+        telling
+            .flat_map(|entry| &entry.results)
+            .filter(|run| run.counts() && of(run))
+            .any(|run| run.estimate(measure).is_some_and(|estimate| estimate.interval.is_some()))
+    }
+
     pub fn json(&self) -> serde_json::Result<String> {
         let mut text = serde_json::to_string_pretty(self)?;
         text.push('\n');
@@ -154,6 +169,7 @@ impl Run {
             evidence: contender.evidence.clone(),
             failure: contender.failure.clone(),
             rounds: contender.rounds.len(),
+            rounds_rested: contender.values(Measure::Final).len(),
             notes: contender.notes.clone(),
             ..Run::default()
         };

@@ -160,8 +160,44 @@ fn only_rounds_that_rest_tell_the_end() {
             "{measure}: {result:#}"
         );
     }
+    assert_eq!((&result["rounds"], &result["rounds_rested"]), (&6.into(), &2.into()));
     let notes = json["notes"].to_string();
     assert!(notes.contains("of the first 2 rounds"), "{notes}");
+    // No condition on memory at the end can be judged by it, though other rows may have intervals.
+    let before = scratch.path("before.json");
+    let mut exit = json.clone();
+    let mut other = json["workloads"][0].clone();
+    (other["name"], other["rested"]) = ("program/x".into(), false.into());
+    other["results"][0]["interval"]["final"] = serde_json::json!([1.0, 2.0]);
+    exit["workloads"].as_array_mut().expect("an array").push(other);
+    fs::write(&before, exit.to_string()).expect("write");
+    let judge = ["--against", shown(&before), "--fail-if", "final>0%"];
+    let run = tool(&["bench"]).args(judge).output().expect("the tool starts");
+    assert_eq!(run.status.code(), Some(2));
+    assert!(text(&run.stderr).contains("all of which rest"), "{}", text(&run.stderr));
+    // It takes the place of no result that says more.
+    fs::create_dir_all(scratch.path("bench/results")).expect("a folder");
+    let mut more = json.clone();
+    more["workloads"][0]["results"][0]["interval"]["final"] = serde_json::json!([1.0, 2.0]);
+    fs::write(scratch.path("bench/results/here.json"), more.to_string()).expect("write");
+    let mut save = tool(&["bench", "--rests", "2", "--save", "here"]);
+    let run = save.current_dir(scratch.path(".")).output().expect("the tool starts");
+    assert_eq!(run.status.code(), Some(2));
+    assert!(text(&run.stderr).contains("less than 6 --rests"), "{}", text(&run.stderr));
+}
+
+#[test]
+fn rounds_that_do_not_rest_take_less_time() {
+    let scratch = Scratch::new();
+    let options = ["--only", "pair/16", "--allocators", "weir", "--rounds", "4", "--warmup", "0"];
+    let took = |more: &[&str]| {
+        let begun = std::time::Instant::now();
+        let (run, json) = bench(&scratch, &[&options[..], more].concat());
+        assert_eq!(run.status.code(), Some(0), "{json:#}");
+        begun.elapsed().as_secs_f64()
+    };
+    let (all, one) = (took(&[]), took(&["--rests", "1"]));
+    assert!(all - one > 2.0, "three rests less: {all} s, {one} s");
 }
 
 #[test]
