@@ -146,8 +146,8 @@ fn memory_at_the_end_is_of_before_exit() {
 #[test]
 fn only_rounds_that_rest_tell_the_end() {
     let scratch = Scratch::new();
-    let options = ["--only", "pair/16", "--allocators", "weir", "--warmup", "0", "--rests", "2"];
-    let (run, json) = bench(&scratch, &options);
+    let options = ["--only", "pair/16", "--allocators", "weir", "--warmup", "0"];
+    let (run, json) = bench(&scratch, &[&options[..], &["--rests", "2"]].concat());
     assert_eq!(run.status.code(), Some(0), "{json:#}");
     let result = &json["workloads"][0]["results"][0];
     let of = |part: &str, measure: &str| result[part][measure].clone();
@@ -172,7 +172,7 @@ fn only_rounds_that_rest_tell_the_end() {
     exit["workloads"].as_array_mut().expect("an array").push(other);
     fs::write(&before, exit.to_string()).expect("write");
     let judge = ["--against", shown(&before), "--fail-if", "final>0%"];
-    let run = tool(&["bench"]).args(judge).output().expect("the tool starts");
+    let run = tool(&["bench"]).args(options).args(judge).output().expect("the tool starts");
     assert_eq!(run.status.code(), Some(2));
     assert!(text(&run.stderr).contains("all of which rest"), "{}", text(&run.stderr));
     // It takes the place of no result that says more.
