@@ -40,6 +40,7 @@
 #include "heap/slab.c"
 #include "heap/slab_pages.c"
 #include "heap/exposure.c"
+#include "heap/direct.c"
 #include "heap/spare.c"
 #include "heap/large.c"
 #include "heap/chunk.c"

@@ -28,6 +28,8 @@ struct core_options {
 #undef WEIR_PRESET
     uint64_t given; /* bit i: the user gave the option of row i, which a preset then leaves alone */
 };
+/* The words of `reuse`. */
+enum { REUSE_SOON, REUSE_LATE };
 WEIR_VAR_DECL struct core_options core_options;
 
 /* Read every source. Warnings (unknown name, value out of range) go to stderr, one line each. */

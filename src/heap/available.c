@@ -4,6 +4,7 @@
  */
 #include "heap/available.h"
 
+#include "heap/direct.h"
 #include "heap/exposure.h"
 #include "heap/slab.h"
 #include "heap/spare.h"
@@ -100,10 +101,11 @@ WEIR_FN void available_release(struct heap* h, struct slice* s) {
 
 WEIR_FN bool available_hold(struct heap* h, struct slice* s) {
     /* Relaxed: only its owner lists a slab, and no other takes one away that has a block in use. */
-    if (load_relaxed(&s->listed) == 0) return false;
-    os_lock_take(&h->lock);
-    slab_settle(s);
-    return true;
+    bool listed = load_relaxed(&s->listed) != LISTED_NOT;
+    if (listed) os_lock_take(&h->lock);
+    direct_end(h, s);
+    if (listed) slab_settle(s);
+    return listed;
 }
 
 WEIR_FN void available_list_active(struct slice* s) {
@@ -111,8 +113,10 @@ WEIR_FN void available_list_active(struct slice* s) {
 }
 
 WEIR_FN void available_unlist_active(struct heap* h, struct slice* s) {
-    if (load_relaxed(&s->listed) != LISTED_ACTIVE) return; /* relaxed: the caller's store */
-    os_lock_take(&h->lock);
+    bool listed = load_relaxed(&s->listed) == LISTED_ACTIVE; /* relaxed: the caller's store */
+    if (listed) os_lock_take(&h->lock);
+    direct_end(h, s);
+    if (!listed) return;
     slab_settle(s);
     store_relaxed(&s->listed, (uint8_t)LISTED_NOT);
     os_lock_give(&h->lock);

@@ -4,6 +4,7 @@
  */
 #include "heap/census.h"
 
+#include "heap/direct.h"
 #include "heap/guard.h"
 #include "heap/large.h"
 #include "heap/medium.h"
@@ -47,6 +48,7 @@ static void census_slice(struct slice* s, void* context) {
     uint32_t out = slab_out(s);
     uint32_t built = counts_built(load_relaxed(&s->counts));
     t->remote_frees += remote_count(load_relaxed(&s->remote)); /* those that nobody took in yet */
+    t->alloc_calls += direct_freed(s);
     k->slabs++;
     k->live_blocks += out;
     k->cached_blocks += built > out ? built - out : 0;
@@ -78,7 +80,7 @@ WEIR_FN void census_take(struct census* t) {
     span_visit(census_slice, t);
     census_chunks(t);
     struct large_figures large = large_live();
-    t->alloc_calls = load_relaxed(&heap_totals.handed_out) + large.allocs;
+    t->alloc_calls += load_relaxed(&heap_totals.handed_out) + large.allocs;
     t->remote_frees += load_relaxed(&heap_totals.remote_frees);
     t->slow_calls = load_relaxed(&heap_totals.slow_calls);
     for (const struct heap* h = registry_first(); h != NULL; h = h->registry_next) {

@@ -103,13 +103,22 @@ static bool is_shared(const struct heap* h, const struct slice* s) {
     return is_looked_at(h, core_options.thread_free_max) && is_visited(s);
 }
 
-WEIR_FN void exposure_arm_active(struct heap* h, struct slice* s, uint32_t used) {
-    if (!is_shared(h, s)) {
+WEIR_FN void exposure_list_active(const struct heap* h, struct slice* s) {
+    if (!slab_is_kept(s) && is_shared(h, s)) available_list_active(s);
+}
+
+WEIR_FN void exposure_count_active(struct heap* h, struct slice* s, uint32_t used) {
+    if (slab_is_kept(s))
+        slab_count(s, used, UINT32_MAX, s->built);
+    else if (is_shared(h, s))
+        slab_count(s, used, frees_told(s), s->built);
+    else
         exposure_arm(h, s, used);
-        return;
-    }
-    slab_count(s, used, frees_told(s), s->built);
-    available_list_active(s);
+}
+
+WEIR_FN void exposure_arm_active(struct heap* h, struct slice* s, uint32_t used) {
+    exposure_count_active(h, s, used);
+    exposure_list_active(h, s);
 }
 
 WEIR_FN void exposure_turn(struct heap* h, struct slice* s, const struct slice_pages* r, uint32_t used) {

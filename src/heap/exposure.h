@@ -25,8 +25,12 @@ WEIR_FN void exposure_clear(struct heap* h, struct slice* s);
 /* Set the countdown for `used` blocks in use. Owner; afterwards, a slab on the available list is to be looked
  * at under the heap's lock alone. */
 WEIR_FN void exposure_arm(struct heap* h, struct slice* s, uint32_t used);
-/* The same for the active slab, which visitors may sort from here on, where there are any. */
+/* The same for the active slab, which visitors may sort from here on, where there are any. One that is kept
+ * without use has no countdown but to its last block. */
 WEIR_FN void exposure_arm_active(struct heap* h, struct slice* s, uint32_t used);
+/* The two halves of that. */
+WEIR_FN void exposure_count_active(struct heap* h, struct slice* s, uint32_t used);
+WEIR_FN void exposure_list_active(const struct heap* h, struct slice* s);
 /* The same for the active slab, whose pages' record is r, where visitors may sort it already, with its heap's
  * lock: its list goes. */
 WEIR_FN void exposure_turn(struct heap* h, struct slice* s, const struct slice_pages* r, uint32_t used);

@@ -31,6 +31,11 @@ typedef struct block {
     struct block* next;
 } __attribute__((may_alias)) block_t;
 
+/* The first block of a list, in a bin or in a slab's record, where it has another type. */
+typedef block_t* __attribute__((may_alias)) list_head_t;
+/* A slab's push_at where frees go to its own list. */
+enum { PUSH_OWN = offsetof(struct slice, free) / sizeof(list_head_t) };
+
 /* The blocks a thread allocates from, per class: a list that lies inside one slab.
  * Invariant: head == NULL, or head - base < bytes of the slab. An unused bin has base == SLICE_BYTES,
  * so that the test `head - base < SLICE_BYTES` fails for NULL as for every pointer outside the slab. */
@@ -75,6 +80,17 @@ struct kept_ring {
 /* Whether the owner may use its kept medium blocks: not once a visitor asked for them, or took them. */
 enum { KEPT_OPEN, KEPT_ASKED, KEPT_TAKEN };
 
+/* Of a class whose active slab is direct, since the owner last looked at it: see direct.h. Of other classes
+ * only `taken` changes, and means nothing. */
+struct direct {
+    uint32_t taken; /* blocks that malloc took from the bin */
+    uint16_t frees; /* what the countdown began with; Sync: relaxed atomic */
+    uint16_t count; /* blocks in the bin then */
+    uint16_t longs; /* looks in a row that found a long bin */
+    uint16_t unused[3];
+};
+static_assert(sizeof(struct direct) == sizeof(struct bin), "one lies as far from another as bins do");
+
 /*  bins[c].head -> block -> block -> NULL          (counted as in use by their slab)
  *  active[c]    -> the slab those blocks lie in
  *  available[c] -> slab <-> slab ...               (owned, not active, with some free blocks or room)
@@ -85,11 +101,13 @@ enum { KEPT_OPEN, KEPT_ASKED, KEPT_TAKEN };
  *  (lock) and the registry fields. */
 struct heap {
     struct bin bins[SLAB_CLASSES];
+    struct direct direct[SLAB_CLASSES];
     struct os_lock lock; /* of `available`, `scarce` and the links and `listed` of the slabs on them */
     void* owner_word;    /* what this heap's slabs carry: the heap, OWNER_FULL and OWNER_TAGGED added */
     uint64_t handed_out; /* blocks put into bins, ever; minus what is still there: blocks given out */
     uint64_t slow_calls;
     uint32_t turns_unchecked;    /* since the last list that was walked */
+    uint32_t direct_frees;       /* into direct slabs; so many count as such a turn */
     uint64_t turn;               /* lists that turned over in its first time: see check_first */
     uint64_t told_blocks;        /* on the lists that were walked when others were told of them, */
     uint32_t tells_unchecked;    /* and such lists since the last one */
@@ -159,6 +177,7 @@ struct heap {
     struct slice* active[SLAB_CLASSES];
     struct slice* available[SLAB_CLASSES];
     struct slice* scarce[SLAB_CLASSES];
+    uint8_t short_turns[SLAB_CLASSES]; /* lists of a few blocks that turned over in a row */
     struct outbox outbox[OUTBOX_SLOTS];
     struct slice* exposed_slabs[EXPOSED_SLOTS]; /* a ring of those with a charge, or that had one */
     struct kept_medium kept_medium[KEPT_RINGS];
@@ -185,6 +204,11 @@ WEIR_VAR_DECL struct heap_totals heap_totals;
 /* From so many heaps on, what each may hold for itself adds up to what counts. */
 enum { HEAPS_MANY = 8 };
 WEIR_INLINE bool heaps_are_many(void) { return load_relaxed(&heap_totals.heaps_live) > HEAPS_MANY; }
+
+/* Whether others free what the thread takes of class c, as far as its last lists tell. */
+WEIR_INLINE bool heap_is_passed(const struct heap* h, unsigned c) {
+    return (h->passed[c / 64] >> c % 64 & 1) != 0;
+}
 
 /* Set by the api layer. Called by each thread that gets a heap, with no lock held. */
 WEIR_VAR_DECL void (*heap_attach_hook)(void);
@@ -268,6 +292,11 @@ WEIR_FN bool heap_fork_prepare(void); /* false: not now; none was taken */
 WEIR_FN void heap_fork_parent(void);
 WEIR_FN void heap_fork_child(void);
 
+/* Of the same class as the bin. */
+WEIR_INLINE struct direct* bin_direct(struct bin* b) {
+    return (struct direct*)(void*)((char*)b + offsetof(struct heap, direct));
+}
+
 /* Pop a block of size last + 1 <= SMALL_MAX: the fast path. NULL: the bin is empty, or its list was
  * written to. A tag in the head makes no difference to the test. */
 WEIR_INLINE void* heap_alloc_fast(size_t last) {
@@ -275,6 +304,7 @@ WEIR_INLINE void* heap_alloc_fast(size_t last) {
     block_t* p = b->head;
     if (weir_unlikely(!arch_distance_within((uintptr_t)p - b->base, SLICE_BYTES))) return NULL;
     b->head = p->next;
+    bin_direct(b)->taken++;
     return p;
 }
 static_assert(sizeof(struct bin) == GRANULE, "a small size, rounded down to a granule, is its bin's offset");
@@ -289,12 +319,15 @@ WEIR_INLINE void* heap_alloc(size_t size) {
     return p;
 }
 
-/* Put a block on its slab's list; the slab belongs to the caller. */
+/* Put a block on its slab's list, or into the bin if the slab is direct; the slab belongs to the caller. */
 WEIR_INLINE void slab_push(struct slice* s, block_t* p) {
-    p->next = s->free;
+    list_head_t* lists = (list_head_t*)(void*)s;
+    ptrdiff_t at = s->push_at;
+    p->next = lists[at];
     /* A fork child may meet this list at any instruction: the link is written before the head. */
     __atomic_signal_fence(__ATOMIC_SEQ_CST);
-    owner_publish(&s->free, (void*)p);
+    weir_one_register(at); /* for it to be added to `lists` by the accesses */
+    owner_publish(&lists[at], p);
     __atomic_signal_fence(__ATOMIC_SEQ_CST); /* and the count goes down after it */
     if (weir_unlikely(owner_decrement(&s->until) == 0)) heap_free_last(p, s);
 }

@@ -11,6 +11,7 @@
 #include "core/options.h"
 #include "core/report.h"
 #include "heap/available.h"
+#include "heap/direct.h"
 #include "heap/exposure.h"
 #include "heap/full.h"
 #include "heap/guard.h"
@@ -94,11 +95,6 @@ static WEIR_COLD uint32_t list_cut(struct slice* s, block_t** first, uint32_t gi
     return given;
 }
 
-/* Whether others free what the thread takes of class c, as far as its last lists tell. */
-static bool class_is_passed(const struct heap* h, unsigned c) {
-    return (h->passed[c / 64] >> c % 64 & 1) != 0;
-}
-
 /* The active slab's list is about to be used: whether it is of blocks that the thread freed itself, or that
  * others did. What was left of the last one tells nothing. */
 static void class_learn(struct heap* h, unsigned c, const struct slice* s) {
@@ -133,7 +129,7 @@ static uint64_t early_bound(void) {
  * nobody uses until then, so only so many are given up. */
 static bool slab_goes_early(const struct heap* h, unsigned c, const struct slice* s) {
     enum { passed_bytes = 8192 };
-    return class_is_passed(h, c) && heaps_are_many() && slab_used(s) == s->built &&
+    return heap_is_passed(h, c) && heaps_are_many() && slab_used(s) == s->built &&
            slab_built_bytes(s) >= passed_bytes && s->region == 0 &&
            load_relaxed(&early_bytes) + slab_bytes(s) <= early_bound();
 }
@@ -153,7 +149,7 @@ static void early_end(struct slice* s) {
  * nobody else sees anything while they are the bin's. That adds up where heaps are many. */
 static uint32_t bin_share(struct heap* h, unsigned c, const struct slice* s, uint32_t count) {
     enum { passed_bytes = 4096 };
-    if (!class_is_passed(h, c) || !heaps_are_many()) return count;
+    if (!heap_is_passed(h, c) || !heaps_are_many()) return count;
     uint32_t most = passed_bytes / slab_class(s)->bytes;
     if (most < class_enough(slab_class(s))) most = class_enough(slab_class(s));
     if (count <= most) return count;
@@ -167,8 +163,8 @@ static void bin_fill(struct heap* h, unsigned c, struct slice* s, block_t* first
     uint32_t given = kept ? count : bin_share(h, c, s, count);
     if (c < SMALL_CLASSES) given = guard_lets(h, c, given);
     if (weir_unlikely(given != count)) count = list_cut(s, &first, given, count);
-    if (kept)
-        slab_count(s, slab_used(s) + count, UINT32_MAX, s->built);
+    if (direct_may(h, s))
+        direct_begin(h, s, slab_used(s) + count, count);
     else
         exposure_arm_active(h, s, slab_used(s) + count);
     h->bins[c].head = first;
@@ -227,22 +223,23 @@ static bool slab_turn_over(struct heap* h, unsigned c, struct slice* s, bool kep
 
 /* A list of a few blocks that turns over all the time costs more than it saves in memory, which is as much as
  * few blocks are. True: it did so often enough, and the slab has more. */
-static bool list_stays_short(struct slice* s, uint32_t count) {
+static bool list_stays_short(struct heap* h, struct slice* s, uint32_t count) {
+    uint8_t* turns = &h->short_turns[s->size_class];
     enum { small_slab = 16, few_of_larger = 4, few_bytes = 4096, often = 8 };
     const struct size_class* k = slab_class(s);
     if (k->bytes > SMALL_MAX) return false;
     uint32_t few = s->built < small_slab ? small_slab : few_of_larger;
     if (few * k->bytes < few_bytes) few = class_block_index(k, few_bytes);
-    if (count >= few || (s->built == k->capacity && slice_pages(s)->sorted == 0)) s->turns = 0;
-    if (s->turns >= often) return true;
-    s->turns++;
+    if (count >= few || (s->built == k->capacity && slice_pages(s)->sorted == 0)) *turns = 0;
+    if (*turns >= often) return true;
+    ++*turns;
     return false;
 }
 
 /* A list that stays short is joined by the slab's next page. */
-static void slab_widen(struct slice* s) {
-    if (!list_stays_short(s, slab_unsorted(s))) return;
-    s->turns = 0;
+static void slab_widen(struct heap* h, struct slice* s) {
+    if (!list_stays_short(h, s, slab_unsorted(s))) return;
+    h->short_turns[s->size_class] = 0;
     uint32_t count;
     bool fresh;
     block_t* first = slab_supply(s, true, &fresh, &count);
@@ -252,10 +249,19 @@ static void slab_widen(struct slice* s) {
     s->free = first;
 }
 
+/* The active slab of class c was kept, and more of it is needed than that. */
+static WEIR_NOINLINE void kept_end(struct heap* h, unsigned c, struct slice* s) {
+    size_t built = slab_built_bytes(s);
+    s->flags &= (uint8_t)~SLICE_KEPT;
+    h->kept[c / 64] &= ~(1ull << c % 64);
+    h->kept_bytes -= built < h->kept_bytes ? built : h->kept_bytes;
+}
+
 /* Fill the bin from slab s. False: the slab is full, or what it has left is not resident and `clean` not
  * set. */
 static bool slab_fill_bin(struct heap* h, unsigned c, struct slice* s, bool clean) {
     available_unlist_active(h, s);
+    if (slab_is_kept(s)) kept_end(h, c, s);
     s->flags &= (uint8_t)~SLICE_CLOSED;
     if (full_is_on()) return slab_stock(s, clean);
     class_learn(h, c, s);
@@ -268,7 +274,7 @@ static bool slab_fill_bin(struct heap* h, unsigned c, struct slice* s, bool clea
     else if (s->free != NULL && exposure_packs(h, s))
         exposure_sort(h, s, "malloc");
     if (s->free != NULL) {
-        slab_widen(s);
+        slab_widen(h, s);
         if (slab_turn_over(h, c, s, false, "malloc")) return true;
     }
     uint32_t count;
@@ -545,11 +551,11 @@ static bool refill_from(struct heap* h, unsigned c) {
 static bool list_serves(struct heap* h, unsigned c, struct slice* s, uint32_t count) {
     if (count > s->built || slab_forked) return false;
     if (exposure_is_doubted(h, s)) return false;
-    if (class_is_passed(h, c) && heaps_are_many()) return false;
+    if (heap_is_passed(h, c) && heaps_are_many()) return false;
     if (h->turn < core_options.check_first || h->turns_unchecked + 1 >= core_options.check_every)
         return false;
     if (count >= h->guard_left || h->guard_due != 0) return false;
-    return !exposure_packs(h, s) && !list_stays_short(s, count);
+    return !exposure_packs(h, s) && !list_stays_short(h, s, count);
 }
 
 /* What others freed of the active slab becomes its list where it has none. False: it has one, and more came
@@ -567,6 +573,7 @@ static bool turn_collects(struct heap* h, unsigned c, struct slice* s) {
 static bool bin_turn(struct heap* h, unsigned c) {
     struct slice* s = h->active[c];
     os_lock_take(&h->lock);
+    direct_end(h, s);
     const struct slice_pages* r = slice_pages(s);
     bool whole = (r->taken | r->ahead) == 0 && turn_collects(h, c, s);
     uint32_t used = slab_used(s);
@@ -576,6 +583,7 @@ static bool bin_turn(struct heap* h, unsigned c) {
     if (serves) {
         s->free = NULL;
         exposure_turn(h, s, r, used + count);
+        if (direct_may(h, s)) direct_begin(h, s, used + count, count);
     }
     os_lock_give(&h->lock);
     if (!serves) return false;
@@ -623,9 +631,9 @@ WEIR_FN void bin_return(struct heap* h, unsigned c, const char* call) {
     uint32_t count = 0;
     block_t* last = NULL;
     for (block_t* p = first; p != NULL; p = p->next) {
-        if (!slab_holds_block(s, p) || count == slab_used(s)) {
-            core_report("corrupt-list", REPORT_WRITTEN, last != NULL ? last : p, call);
-            return; /* the blocks stay counted as in use */
+        if (count == slab_used(s) || !slab_holds_block(s, p)) {
+            slab_walk(s, first, count + (slab_holds_block(s, p) ? 0 : 1), call);
+            return; /* reported; the blocks stay counted as in use */
         }
         last = p;
         count++;
@@ -657,44 +665,50 @@ static bool slab_lives_on(struct heap* h, struct slice* s) {
     return true;
 }
 
+/* The active slab of class c, none of whose blocks is in use, is kept. False: only so much is kept, and it
+ * would be more. */
+static bool kept_begin(struct heap* h, unsigned c, struct slice* s) {
+    if (slab_is_kept(s)) return true;
+    size_t built = slab_built_bytes(s);
+    if (h->kept_bytes + built > KEPT_BYTES_MAX) return false;
+    s->flags |= SLICE_KEPT;
+    h->kept[c / 64] |= 1ull << c % 64;
+    h->kept_bytes += built;
+    return true;
+}
+
 /* All blocks of the active slab came back. It stays, its blocks back in the bin, so that a lone block that
  * comes and goes costs next to nothing; but only so much memory stays for nothing. Past that, it stays
- * without its memory. True: it was kept with it. */
+ * without its memory. True: it was kept with it, and nothing else went. */
 static bool slab_keep(struct heap* h, unsigned c, struct slice* s) {
     available_unlist_active(h, s);
-    if ((s->flags & SLICE_KEPT) == 0) {
-        size_t built = slab_built_bytes(s);
-        if (h->kept_bytes + built > KEPT_BYTES_MAX) kept_release(h);
-        if (built > KEPT_BYTES_MAX) {
+    bool at_once = kept_begin(h, c, s);
+    if (!at_once) {
+        kept_release(h);
+        if (!kept_begin(h, c, s)) {
             uint32_t count = slab_list_count(s, s->free, slab_unsorted(s));
             block_t* first = s->free;
             s->free = NULL;
             if (count == 0 || list_check(h, s, first, count, "free")) active_close(h, c);
             return false;
         }
-        s->flags |= SLICE_KEPT;
-        h->kept[c / 64] |= 1ull << c % 64;
-        h->kept_bytes += built;
     }
-    if (full_is_on()) return true;
+    if (full_is_on()) return at_once;
     if (h->kept_bytes < KEPT_BYTES_MAX) {
         h->kept_bytes -= slab_built_bytes(s);
-        slab_widen(s);
+        slab_widen(h, s);
         h->kept_bytes += slab_built_bytes(s);
     }
     slab_turn_over(h, c, s, true, "free");
-    return true;
+    return at_once;
 }
 
 /* A thread that frees for some time and allocates nothing needs no bins: what waits there keeps whole pages
- * in use, and slabs from being empty. Once for each such time. */
-static void bins_settle(struct heap* h) {
-    if (h->settled_calls != h->slow_calls) h->settled_frees = 0;
-    h->settled_calls = h->slow_calls;
-    if (++h->settled_frees != FREES_ALONE || full_is_on()) return;
+ * in use, and slabs from being empty. Direct slabs' are looked at by themselves. */
+static WEIR_NOINLINE void bins_settle(struct heap* h) {
     for (unsigned c = 0; c < SLAB_CLASSES; c++) {
         struct slice* s = h->active[c];
-        if (s == NULL || (s->flags & (SLICE_KEPT | SLICE_CLOSED)) != 0) continue;
+        if (s == NULL || (s->flags & (SLICE_KEPT | SLICE_CLOSED)) != 0 || slab_is_direct(s)) continue;
         bin_return(h, c, "free");
         if (slab_used(s) != 0)
             exposure_arm_active(h, s, slab_used(s));
@@ -703,11 +717,40 @@ static void bins_settle(struct heap* h) {
     }
 }
 
-WEIR_FN void heap_free_last(block_t* p, struct slice* s) {
-    /* Not the thread's word: in a fork's child the heap may be set aside while its own call goes on. */
-    struct heap* h = owner_heap(load_relaxed(&s->owner));
+/* A slab has drained. Once for each such time the bins go. */
+static void drained_count(struct heap* h) {
+    if (h->settled_calls != h->slow_calls) h->settled_frees = 0;
+    h->settled_calls = h->slow_calls;
+    if (++h->settled_frees == FREES_ALONE && !full_is_on()) bins_settle(h);
+}
+
+/* A direct slab is to be looked at: it stays direct, or its frees go to its own list from now on, where late
+ * checks see them; where its bin is not to stay, all that is in it does too. */
+static WEIR_NOINLINE void direct_due(struct heap* h, unsigned c, struct slice* s) {
+    uint32_t count;
+    enum direct_state state = direct_look(h, s, &count);
+    available_unlist_active(h, s);
+    bool walked = state == DIRECT_UNUSED && turn_is_checked(h, count);
+    bool stays = state == DIRECT_IN_USE;
+    if (state == DIRECT_FEW || (state == DIRECT_UNUSED && !walked)) stays = kept_begin(h, c, s);
+    if (stays && direct_may(h, s))
+        direct_begin(h, s, slab_used(s), count);
+    else if (stays)
+        exposure_arm_active(h, s, slab_used(s));
+    if (stays) return;
+    bin_return(h, c, "free");
+    if (slab_used(s) != 0) {
+        exposure_due(h, s);
+        return;
+    }
+    (void)slab_keep(h, c, s);
+    drained_count(h);
+}
+
+/* The countdown of a slab ended whose list, that starts with p, is its own. True: there is nothing for others
+ * to see to. */
+static bool list_due(struct heap* h, struct slice* s, block_t* p) {
     weir_assert(s->free == p);
-    heap_enter(h);
     bool kept = false;
     bool held = available_hold(h, s);
     bool whole = s->rest == 0; /* the list starts with p, still, if it has any block */
@@ -719,7 +762,21 @@ WEIR_FN void heap_free_last(block_t* p, struct slice* s) {
             slab_drained(h, s, whole ? p : s->free);
     }
     if (held) os_lock_give(&h->lock);
-    if (drained) bins_settle(h);
+    if (drained) drained_count(h);
+    return kept;
+}
+
+WEIR_FN void heap_free_last(block_t* p, struct slice* s) {
+    /* Not the thread's word: in a fork's child the heap may be set aside while its own call goes on. */
+    struct heap* h = owner_heap(load_relaxed(&s->owner));
+    bool direct = slab_is_direct(s);
+    if (direct && direct_goes_on(h, s)) return;
+    heap_enter(h);
+    bool kept = false;
+    if (direct)
+        direct_due(h, s->size_class, s);
+    else
+        kept = list_due(h, s, p);
     heap_leave(h);
     if (!kept) release_poke();
 }

@@ -63,10 +63,14 @@ WEIR_INLINE block_t* remote_beside(const block_t* p, uint64_t own, uint64_t word
 }
 
 /* The word of the three counts, for those who look without being the owner: `until` counts down in it by
- * itself, all else changes in one store. */
+ * itself, all else changes in one store. With COUNTS_DIRECT in `rest` the other bits of that are all blocks
+ * in use: see direct.h. */
 WEIR_INLINE uint32_t counts_until(uint64_t counts) { return (uint32_t)counts; }
+#define COUNTS_DIRECT 0x8000u
+WEIR_INLINE bool counts_direct(uint64_t counts) { return (counts >> 32 & COUNTS_DIRECT) != 0; }
 WEIR_INLINE uint32_t counts_used(uint64_t counts) {
-    return (uint32_t)counts + (uint32_t)(counts >> 32 & 0xffff);
+    uint32_t rest = (uint32_t)(counts >> 32 & 0xffff);
+    return (rest & COUNTS_DIRECT) != 0 ? rest & ~COUNTS_DIRECT : (uint32_t)counts + rest;
 }
 WEIR_INLINE uint32_t counts_built(uint64_t counts) { return (uint32_t)(counts >> 48); }
 static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "the order of the fields in `counts`");
@@ -83,9 +87,10 @@ WEIR_INLINE bool slab_is_scarce(const struct slice* s) {
     return counts_built(counts) == k->capacity && counts_free(counts) < class_enough(k);
 }
 
+WEIR_INLINE bool slab_is_kept(const struct slice* s) { return (s->flags & SLICE_KEPT) != 0; }
 WEIR_INLINE size_t slab_built_bytes(const struct slice* s) { return (size_t)s->built * slab_class(s)->bytes; }
 /* Owner: blocks in use, the bin's among them. */
-WEIR_INLINE uint32_t slab_used(const struct slice* s) { return s->until + s->rest; }
+WEIR_INLINE uint32_t slab_used(const struct slice* s) { return counts_used(s->counts); }
 /* Owner: blocks on `free`. */
 WEIR_INLINE uint32_t slab_unsorted(const struct slice* s) {
     return s->built - slab_used(s) - slice_pages(s)->sorted;
@@ -95,6 +100,10 @@ WEIR_INLINE void slab_count(struct slice* s, uint32_t used, uint32_t frees, uint
     uint32_t until = used < frees ? used : frees;
     /* Release: with it the slab may be stolen, by a thread that then looks at the rest of the record. */
     store_release(&s->counts, until | (uint64_t)(used - until) << 32 | (uint64_t)built << 48);
+}
+/* The same of a direct slab. */
+WEIR_INLINE void slab_count_direct(struct slice* s, uint32_t used, uint32_t frees) {
+    store_release(&s->counts, frees | (uint64_t)(used | COUNTS_DIRECT) << 32 | (uint64_t)s->built << 48);
 }
 /* Change them while the owner may count down: its lock is the caller's, or it is the caller. */
 WEIR_INLINE void slab_counts_move(struct slice* s, int32_t rest, int32_t built) {

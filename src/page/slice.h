@@ -33,9 +33,9 @@ enum slice_kind {
 enum span_state { SPAN_DIRTY = 0, SPAN_CLEAN = 1, SPAN_UNCOMMITTED = 2, SPAN_STATES = 3 };
 
 /* MOVED: a large block in a mapping of its own. ORPHAN: on the list of ended threads' slabs. KEPT: the
- * active slab of its heap, kept though none of its blocks was in use. CLOSED: the same, with all its pages
- * holes. FENCED: a large block between inaccessible pages (page/fence.h). EARLY: a slab that was given up
- * before it was full. */
+ * active slab of its heap, kept though none, or few, of its blocks were in use. CLOSED: the same, with all
+ * its pages holes. FENCED: a large block between inaccessible pages (page/fence.h). EARLY: a slab that was
+ * given up before it was full. */
 enum {
     SLICE_MOVED = 1u,
     SLICE_ORPHAN = 2u,
@@ -51,7 +51,8 @@ enum {
  *  Invariants, span at record s of n slices:
  *    s.span_slices == n;  s[i].kind in {NONE, SLAB_REST} for 0 < i < n (FREE: s[n-1].kind == FREE_END)
  *    SLAB_REST and FREE_END: s[i].back == i
- *    slab: used + blocks on `free` + sorted == built <= capacity of its class, used = until + rest
+ *    slab: used + blocks on `free` + sorted == built <= capacity of its class, used = until + rest, or what
+ *    rest says alone: heap/slab.h
  *  Sync: the fields of a slab belong to its owner, who writes them with plain stores, but for `remote`
  *  (atomic) and `owner` (relaxed atomic: any thread compares it with itself, and only that thread ever
  *  stores that value; others may add a bit to it, which makes the compare fail). All other records and the
@@ -76,8 +77,8 @@ struct slice {
     struct slice* prev;
     uint32_t span_slices;
     union {
-        uint32_t back;  /* SLAB_REST, FREE_END: distance to the first slice */
-        uint32_t turns; /* SLAB: turn-overs of a short list */
+        uint32_t back;   /* SLAB_REST, FREE_END: distance to the first slice */
+        int32_t push_at; /* SLAB: to the list that its owner's frees go to, in words; heap/direct.h */
     };
     uint8_t kind; /* enum slice_kind */
     union {

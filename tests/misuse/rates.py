@@ -14,7 +14,7 @@ import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 
-MODES = {"late": "", "late, past check_first": "check_first=0", "late, check_every=1": "check_every=1", "full": "checks=full"}
+MODES = {"late": "", "late, past check_first": "check_first=0", "late, past check_first, reuse=late": "check_first=0:reuse=late", "late, check_every=1": "check_every=1", "full": "checks=full"}
 CLEAN = "none"  # the kind without a misuse: nothing may be reported
 GOLDEN = os.path.join(os.path.dirname(os.path.abspath(__file__)), "rates.golden")
 

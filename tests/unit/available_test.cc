@@ -143,6 +143,7 @@ TEST(Available, ShortListsThatTurnOverAreJoinedByMore) {
 TEST(Available, ALongListCountsAsSeveral) {
     EXPECT_FINE(in_child([] {
         core_options.check_first = 8;
+        core_options.reuse = REUSE_LATE;
         Full full(64, 1);
         ASSERT_GT(full.all.size(), 600u);
         for (unsigned count : {600u, 20u}) {
@@ -184,6 +185,7 @@ TEST_NATIVE(Available, SlabsOfAFewPagesAreNotPacked) {
     for (unsigned pages : {3u, 4u})
         EXPECT_FINE(in_child([&] {
             core_options.check_first = 0;
+            core_options.reuse = REUSE_LATE;
             Full full(256, 8);
             full.free_one_of_the_others(); // the heap owns them again, and is one of some size
             std::vector<void*> all;
@@ -203,6 +205,7 @@ TEST_NATIVE(Available, SlabsOfAFewPagesAreNotPacked) {
 TEST_NATIVE(Available, TheActiveSlabIsPackedToo) {
     EXPECT_FINE(in_child([] {
         core_options.check_first = 0;
+        core_options.reuse = REUSE_LATE;
         Full full(64, 40);
         const unsigned own = full.k->capacity;
         std::vector<void*> last(full.all.end() - own, full.all.end());

@@ -10,6 +10,7 @@
 #include "heap/available.h"
 #include "heap/census.h"
 #include "heap/chunk.h"
+#include "heap/direct.h"
 #include "heap/registry.h"
 #include "heap/guard.h"
 #include "heap/history.h"
@@ -109,6 +110,7 @@ struct slice* unit_slice(const void* p) {
 }
 uint32_t unit_used(const struct slice* s) { return slab_used(s); }
 struct slice* unit_active(unsigned c) { return heap_self()->active[c]; }
+bool unit_is_direct(const struct slice* s) { return slab_is_direct(s); }
 uint32_t unit_turns_unchecked(void) { return heap_self()->turns_unchecked; }
 uint64_t unit_exposed(void) { return load_relaxed(&heap_self()->exposed); }
 size_t unit_kept_bytes(void) { return heap_self()->kept_bytes; }
@@ -297,6 +299,19 @@ static const char* pages_wrong(const struct slice* s, unsigned char* seen) {
     return NULL;
 }
 
+/* Of a direct slab, whose bin is the calling thread's or at rest. */
+static const char* direct_wrong(const struct slice* s) {
+    const struct heap* h = owner_heap(load_relaxed(&s->owner));
+    const struct direct* d = &h->direct[s->size_class];
+    if (h->active[s->size_class] != s) return "direct, and not active";
+    if ((const list_head_t*)(const void*)s + s->push_at != &h->bins[s->size_class].head)
+        return "direct, and frees go elsewhere";
+    uint32_t waiting = 0;
+    for (const block_t* p = h->bins[s->size_class].head; p != NULL; p = p->next) waiting++;
+    uint32_t count = d->count + direct_freed(s) - d->taken;
+    return waiting != count ? "what came and went is not what is in the bin" : NULL;
+}
+
 static const char* slab_wrong(const struct slice* s) {
     static unsigned char seen[SLICE_BYTES * 8 / GRANULE];
     const char* wrong = NULL;
@@ -326,7 +341,7 @@ static const char* slab_wrong(const struct slice* s) {
     if (count + r->ahead > slab_used(s)) return "more came back than was out";
     if ((word & REMOTE_UNOWNED) != 0 && s->owner != NULL) return "unowned, with an owner";
     if (s->owner != NULL && (s->flags & SLICE_EARLY) != 0) return "given up early, and owned";
-    return NULL;
+    return slab_is_direct(s) ? direct_wrong(s) : NULL;
 }
 
 static void check_slab(struct slice* s, void* context) {

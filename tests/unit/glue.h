@@ -47,6 +47,7 @@ struct slice* unit_slice(const void* p);
 /* The slab that the calling thread's heap allocates class c from. */
 uint32_t unit_used(const struct slice* s); /* blocks in use, the owner's countdown and what it leaves out */
 struct slice* unit_active(unsigned c);
+bool unit_is_direct(const struct slice* s); /* its owner's frees go to the bin */
 /* Of the calling thread's heap: lists that turned over since one was walked; bytes that are charged to it. */
 uint32_t unit_turns_unchecked(void);
 uint64_t unit_exposed(void);

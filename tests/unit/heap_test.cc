@@ -514,7 +514,8 @@ TEST(Heap, AfterCheckFirstOneInCheckEveryIsWalked) {
     for (unsigned every : {1u, 2u, 3u})
         for (unsigned turns = 0; turns < 6; turns++) {
             Ended ended = in_child([&] {
-                std::string options = "on_error=report:check_first=1:check_every=" + std::to_string(every);
+                std::string options =
+                    "reuse=late:on_error=report:check_first=1:check_every=" + std::to_string(every);
                 setenv("WEIR_OPTIONS", options.c_str(), 1);
                 Turn turn;
                 for (unsigned i = 0; i < turns; i++) { // each a turn-over of one block
@@ -533,7 +534,8 @@ TEST(Heap, AfterCheckFirstOneInCheckEveryIsWalked) {
 TEST(Heap, OfHeapsThatComeLaterFewerListsAreWalked) {
     EXPECT_FINE(in_child([] {
         enum { first = 32, turns = 7 };
-        setenv("WEIR_OPTIONS", ("check_first=" + std::to_string(first) + ":check_every=1000000").c_str(), 1);
+        setenv("WEIR_OPTIONS",
+               ("reuse=late:check_first=" + std::to_string(first) + ":check_every=1000000").c_str(), 1);
         unit_attach(); // the first heap
         std::vector<std::unique_ptr<Worker>> workers;
         for (unsigned i = 0; i < 10; i++) {

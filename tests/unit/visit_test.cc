@@ -180,7 +180,7 @@ void grows(Blocks& blocks) {
 TEST_NATIVE(Visit, HasTheOwnerReportWhatIsWrongWhereItAllocates) {
     for (bool visited : {false, true}) {
         Ended ended = in_child([=] {
-            windows_are_endless(":check_first=0:check_every=1000000");
+            windows_are_endless(":reuse=late:check_first=0:check_every=1000000");
             unit_attach();
             Owner owner;
             Blocks others;
@@ -204,9 +204,9 @@ TEST_NATIVE(Visit, HasTheOwnerReportWhatIsWrongWhereItAllocates) {
 
 // A slab from which its owner allocates: all but the first of its blocks are freed, by the owner or by
 // others.
-void active_slab_is_visited(size_t size, bool by_owner) {
+void active_slab_is_visited(size_t size, bool by_owner, const char* options) {
     EXPECT_FINE(in_child([=] {
-        windows_are_endless();
+        windows_are_endless(options);
         unit_attach();
         Owner owner;
         Blocks others;
@@ -245,8 +245,9 @@ void active_slab_is_visited(size_t size, bool by_owner) {
 }
 TEST_UNEMULATED(Visit, FindsWhatWasFreedIntoActiveSlabs) {
     for (size_t size : {64u, 256u, 1000u}) {
-        active_slab_is_visited(size, true);
-        active_slab_is_visited(size, false);
+        active_slab_is_visited(size, true, "");
+        active_slab_is_visited(size, false, "");
+        active_slab_is_visited(size, false, ":check_first=0:check_every=1000000"); // direct ones
     }
 }
 

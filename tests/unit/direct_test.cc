@@ -1,0 +1,291 @@
+// direct_test.cc: heap/direct.h: what a thread frees is what it is given next; what that costs nobody: the
+// last block that comes back is seen, bins do not stay long, and some lists still turn over.
+// Called by ctest; each test starts the heap in a child of its own.
+//
+// SPDX-License-Identifier: Apache-2.0
+#include "workers.h"
+#include <algorithm>
+#include <vector>
+
+namespace {
+
+constexpr size_t small = 64;
+constexpr unsigned frees_a_turn = 1024;
+
+void start(const char* options) {
+    setenv("WEIR_OPTIONS", options, 1);
+    unit_attach();
+}
+struct slice* slab_of_small() { return unit_active(class_of(small)); }
+unsigned capacity() { return size_classes[class_of(small)].capacity; }
+
+// A heap of some size: of slabs that are not full, as full ones have no owner.
+void grows(Blocks& blocks) {
+    while (blocks.all.size() < 1000) blocks.alloc(500);
+    for (unsigned i = 0; i < 100; i++) blocks.free(9 * i);
+}
+
+// Each frees what it took at once, so often.
+void come_and_go(unsigned times) {
+    for (unsigned i = 0; i < times; i++) unit_free(unit_alloc(small));
+}
+
+TEST(Direct, WhatWasFreedLastIsGivenOutFirst) {
+    EXPECT_FINE(in_child([] {
+        start("check_first=0");
+        std::vector<void*> all;
+        for (unsigned i = 0; i < 100; i++) all.push_back(unit_alloc(small));
+        EXPECT_TRUE(unit_is_direct(slab_of_small()));
+        for (unsigned i = 0; i < 100; i += 2) unit_free(all[i]);
+        for (unsigned i = 98; i < 100; i -= 2) EXPECT_EQ(unit_alloc(small), all[i]) << i;
+        EXPECT_GE(unit_check_slabs(), 0);
+    }));
+}
+
+// What lives for a moment leaves no gaps between what lives on.
+TEST(Direct, WhatLivesOnLiesSideBySide) {
+    for (const char* reuse : {"soon", "late"})
+        EXPECT_FINE(in_child([=] {
+            start((std::string("check_first=0:check_every=1000000:reuse=") + reuse).c_str());
+            unsigned apart = 0;
+            uintptr_t before = reinterpret_cast<uintptr_t>(unit_alloc(small));
+            for (unsigned i = 0; i < 500; i++) {
+                come_and_go(2);
+                uintptr_t p = reinterpret_cast<uintptr_t>(unit_alloc(small));
+                apart += p != before + small;
+                before = p;
+            }
+            EXPECT_EQ(apart == 0, strcmp(reuse, "soon") == 0) << apart;
+        }));
+}
+
+TEST(Direct, NotWhereEachBlockOrListIsLookedAt) {
+    for (const char* options : {"check_first=1000", "check_first=0:check_every=1", "check_first=0:reuse=late",
+                                "check_first=0:checks=full", "check_first=0:guard_rate=1000000"})
+        EXPECT_FINE(in_child([=] {
+            start(options);
+            std::vector<void*> all;
+            for (unsigned i = 0; i < 100; i++) all.push_back(unit_alloc(small));
+            for (void* p : all) {
+                EXPECT_FALSE(unit_is_direct(slab_of_small())) << options;
+                unit_free(p);
+            }
+            come_and_go(1000);
+            EXPECT_FALSE(unit_is_direct(slab_of_small())) << options;
+        }));
+}
+
+// Of many classes, of each a slab: all that can be seen is that the last block came back.
+TEST(Direct, TheLastBlockThatComesBackIsSeen) {
+    for (unsigned late : {0u, 1u, 7u, 300u})
+        EXPECT_FINE(in_child([=] {
+            start("check_first=0:check_every=1000000:release=off");
+            constexpr unsigned classes = 40;
+            constexpr unsigned each = 60;
+            std::vector<void*> all[classes];
+            for (unsigned c = 0; c < classes; c++)
+                for (unsigned i = 0; i < each; i++) all[c].push_back(unit_alloc((c + 20) * GRANULE));
+            Random random(1);
+            for (unsigned i = 0; i < late * classes; i++) { // lets the looks come at other times
+                std::vector<void*>& blocks = all[i % classes];
+                void*& p = blocks[random.below(each)];
+                unit_free(p);
+                p = unit_alloc((i % classes + 20) * GRANULE);
+            }
+            for (std::vector<void*>& blocks : all)
+                for (void* p : blocks) unit_free(p);
+            struct unit_figures after;
+            unit_census(&after);
+            EXPECT_EQ(after.live_blocks, 0u);
+            uint64_t resident = after.cached_bytes; // of built blocks
+            EXPECT_LE(resident, unit_kept_bytes_max()) << late;
+            EXPECT_GE(unit_check_slabs(), 0);
+        }));
+}
+
+// A block that comes and goes makes no memory go and come.
+TEST(Direct, ALoneBlockKeepsItsSlab) {
+    EXPECT_FINE(in_child([] {
+        start("check_first=0:check_every=1000000");
+        come_and_go(10);
+        struct unit_figures before, after;
+        unit_census(&before);
+        come_and_go(100000);
+        unit_census(&after);
+        EXPECT_TRUE(unit_is_direct(slab_of_small()));
+        EXPECT_EQ(after.slow_calls, before.slow_calls);
+        EXPECT_EQ(after.alloc_calls, before.alloc_calls + 100000);
+        EXPECT_GE(unit_check_slabs(), 0);
+    }));
+}
+
+// As long as most of a slab is in the bin, nobody can return its pages: not for ever. Where pushes are
+// published.
+TEST_UNEMULATED(Direct, ABinThatStaysLongIsGivenUp) {
+    EXPECT_FINE(in_child([] {
+        start("check_first=0:check_every=1000000:release_delay=3600000:release_window=3600000");
+        Blocks others;
+        grows(others);
+        std::vector<void*> all;
+        for (unsigned i = 0; i < capacity(); i++) all.push_back(unit_alloc(small));
+        const struct slice* s = slab_of_small();
+        Random random(1);
+        for (size_t i = all.size() - 1; i > 100; i--) std::swap(all[i], all[100 + random.below(i - 99)]);
+        constexpr unsigned live = 100;
+        for (unsigned i = live; i < all.size(); i++) unit_free(all[i]);
+        come_and_go(live * 60);
+        EXPECT_TRUE(unit_is_direct(s));
+        EXPECT_EQ(s->built, capacity());
+        come_and_go(live * 140);
+        EXPECT_LT(s->built, capacity() / 2); // pages without blocks are holes
+        EXPECT_GE(unit_check_slabs(), 0);
+    }));
+}
+
+// So many frees count as one list that was not walked; one in check_every is.
+TEST(Direct, SomeListsTurnOver) {
+    for (unsigned every : {2u, 5u})
+        EXPECT_FINE(in_child([=] {
+            start(("check_first=0:check_every=" + std::to_string(every)).c_str());
+            std::vector<void*> all;
+            for (unsigned i = 0; i < 200; i++) all.push_back(unit_alloc(small));
+            unsigned turned = 0;
+            bool direct = true;
+            const unsigned rounds = 40 * frees_a_turn;
+            for (unsigned i = 0; i < rounds; i++) {
+                come_and_go(1);
+                if (unit_is_direct(slab_of_small()) == direct) continue;
+                direct = !direct;
+                turned += direct;
+            }
+            EXPECT_GE(turned, 40 / every - 1);
+            EXPECT_LE(turned, 40 / (every - 1) + 1);
+        }));
+}
+
+// What a list would have shown when it turned over, the bin shows when nothing is in use any more and the
+// slab is about to give its memory back.
+TEST(Direct, WhatWasFreedTwiceIsFoundWhenAllIsBack) {
+    for (unsigned which : {0u, 30u, 62u}) {
+        Ended ended = in_child([=] {
+            start("check_first=0:check_every=1000000");
+            come_and_go(1); // that slab is kept; a full one besides would be too much
+            std::vector<void*> all;
+            for (unsigned i = 0; i < SLICE_BYTES / 1024; i++) all.push_back(unit_alloc(1024));
+            ASSERT_TRUE(unit_is_direct(unit_slice(all[0])));
+            unit_free(all[which]);
+            for (void* p : all) unit_free(p);
+        });
+        EXPECT_TRUE(ended.aborted()) << which;
+        EXPECT_EQ(ended.printed.find("weir: double-free: already freed 0x"), 0u) << ended.printed;
+    }
+}
+
+// Others' frees end it at the owner's next one, which takes them in; where others free all, it does not
+// begin.
+TEST(Direct, WhatOthersFreeIsTakenIn) {
+    EXPECT_FINE(in_child([] {
+        start("check_first=0:check_every=1000000");
+        std::vector<void*> all;
+        for (unsigned i = 0; i < 200; i++) all.push_back(unit_alloc(small));
+        struct slice* s = slab_of_small();
+        EXPECT_TRUE(unit_is_direct(s));
+        Worker other;
+        other.does([&] {
+            for (unsigned i = 0; i < 100; i++) unit_free(all[i]);
+            unit_detach();
+        });
+        EXPECT_TRUE(unit_is_direct(s));
+        EXPECT_GE(unit_check_slabs(), 0);
+        unit_free(all[100]);
+        EXPECT_FALSE(unit_is_direct(s));
+        EXPECT_EQ(unit_remote_count(s), 0u);
+        EXPECT_GE(unit_check_slabs(), 0);
+        for (unsigned round = 0; round < 20; round++) {
+            all.clear();
+            for (unsigned i = 0; i < 500; i++) all.push_back(unit_alloc(small));
+            other.does([&] {
+                for (void* p : all) unit_free(p);
+                unit_detach();
+            });
+        }
+        unit_alloc(small);
+        EXPECT_FALSE(unit_is_direct(slab_of_small()));
+        EXPECT_GE(unit_check_slabs(), 0);
+    }));
+}
+
+// A visitor sorts what others freed of a slab that its owner goes on to use. Not where pushes are not
+// published.
+TEST_UNEMULATED(Direct, VisitorsComeToItToo) {
+    EXPECT_FINE(in_child([] {
+        start("check_first=0:check_every=1000000:release_delay=3600000:release_window=3600000");
+        Worker owner;
+        Blocks others;
+        std::vector<void*> all;
+        struct slice* s = nullptr;
+        owner.does([&] {
+            grows(others);
+            for (unsigned i = 0; i < capacity(); i++) all.push_back(unit_alloc(small));
+            s = slab_of_small();
+        });
+        for (unsigned i = 0; i < 300; i++) unit_free(all[i]);
+        unit_visit(true);
+        EXPECT_TRUE(unit_is_direct(s));
+        EXPECT_EQ(unit_remote_count(s), 0u);
+        EXPECT_LT(s->built, capacity()); // pages became holes
+        EXPECT_GE(unit_check_slabs(), 0);
+        owner.does([&] {
+            for (unsigned i = 300; i < all.size(); i++) unit_free(all[i]);
+            EXPECT_GE(unit_check_slabs(), 0);
+        });
+    }));
+}
+
+TEST(Direct, AForksChildGoesOn) {
+    EXPECT_FINE(in_child([] {
+        start("check_first=0:check_every=1000000");
+        std::vector<void*> all;
+        for (unsigned i = 0; i < 300; i++) all.push_back(unit_alloc(small));
+        for (unsigned i = 0; i < 50; i++) unit_free(all[i]);
+        unit_fork_prepare();
+        EXPECT_FINE(in_child([&] {
+            unit_fork_child();
+            EXPECT_TRUE(unit_is_direct(slab_of_small()));
+            EXPECT_EQ(unit_alloc(small), all[49]);
+            for (unsigned i = 50; i < 300; i++) unit_free(all[i]);
+            come_and_go(10000);
+            EXPECT_GE(unit_check_slabs(), 0);
+        }));
+        unit_fork_parent();
+        EXPECT_EQ(unit_alloc(small), all[49]);
+    }));
+}
+
+// Counts hold whatever comes when.
+TEST(Direct, RandomCallsKeepTheCounts) {
+    for (const char* options : {"check_first=0:check_every=2", "check_first=0:check_every=1000000"})
+        EXPECT_FINE(in_child([=] {
+            start(options);
+            Blocks blocks;
+            Random random(7);
+            struct unit_figures before, after;
+            unit_census(&before);
+            uint64_t calls = 0;
+            for (unsigned i = 0; i < unit_rounds(200000); i++) {
+                size_t most = 100 + 900 * (i / 5000 % 3);
+                if (blocks.all.size() < most && random.below(2) == 0)
+                    calls += blocks.alloc(1 + random.below(200));
+                else if (!blocks.all.empty())
+                    blocks.free(random.below(static_cast<unsigned>(blocks.all.size())));
+                if (i % 500 == 0) {
+                    ASSERT_GE(unit_check_slabs(), 0) << i;
+                }
+            }
+            unit_census(&after);
+            EXPECT_EQ(after.alloc_calls - before.alloc_calls, calls);
+            EXPECT_EQ(after.live_blocks - before.live_blocks, blocks.all.size());
+        }));
+}
+
+} // namespace
