@@ -87,15 +87,19 @@ struct batch {
     struct block blocks[BATCH];
 };
 
-/* Sync: lock. */
+/* Sync: lock. A thread that has found it empty sleeps until there is one batch for each thread: where each
+ * batch woke one, what a run takes is how often the kernel happens to let who was woken run at once. Not for
+ * ever: of the batches that nobody has in hand, one of the two queues has half, and that is more. */
 struct queue {
     pthread_mutex_t lock;
     pthread_cond_t filled;
     struct batch* first;
+    size_t count;
+    int64_t to_come; /* full ones: so many more */
 };
 
-static struct queue free_batches = {PTHREAD_MUTEX_INITIALIZER, PTHREAD_COND_INITIALIZER, NULL};
-static struct queue full_batches = {PTHREAD_MUTEX_INITIALIZER, PTHREAD_COND_INITIALIZER, NULL};
+static struct queue free_batches = {PTHREAD_MUTEX_INITIALIZER, PTHREAD_COND_INITIALIZER, NULL, 0, 0};
+static struct queue full_batches = {PTHREAD_MUTEX_INITIALIZER, PTHREAD_COND_INITIALIZER, NULL, 0, 0};
 static const struct load* produced;
 static struct sizes producer_sizes;
 static size_t producer_count;
@@ -105,7 +109,8 @@ static void queue_put(struct queue* q, struct batch* b) {
     pthread_mutex_lock(&q->lock);
     b->next = q->first;
     q->first = b;
-    pthread_cond_signal(&q->filled);
+    bool last = --q->to_come == 0;
+    if (++q->count == produced->threads || last) pthread_cond_broadcast(&q->filled);
     pthread_mutex_unlock(&q->lock);
 }
 
@@ -114,6 +119,7 @@ static struct batch* queue_take(struct queue* q) {
     while (!q->first) pthread_cond_wait(&q->filled, &q->lock);
     struct batch* b = q->first;
     q->first = b->next;
+    q->count--;
     pthread_mutex_unlock(&q->lock);
     return b;
 }
@@ -136,7 +142,7 @@ static void producers(const struct load* load) {
     sizes_draw(&producer_sizes, load, 3);
     unsigned threads = load->threads;
     producer_count = load->variant == HALF ? threads / 2 : load->variant == ONE ? 1 : threads - 1;
-    to_produce = to_consume = (int64_t)(load->work / BATCH + 1);
+    to_produce = to_consume = full_batches.to_come = (int64_t)(load->work / BATCH + 1);
     size_t count = (size_t)threads * BATCHES_PER_THREAD;
     struct batch* batches = memory_map(count * sizeof *batches);
     for (size_t i = 0; i < count; i++) queue_put(&free_batches, &batches[i]);
