@@ -25,7 +25,7 @@ static inline block_t* bin_pop(struct bin* b, size_t slab_bytes) {
     block_t* p = b->head;
     if (!arch_distance_within((uintptr_t)p - b->base, slab_bytes)) return NULL;
     b->head = p->next;
-    bin_direct(b)->taken++;
+    owner_increment(&bin_direct(b)->taken);
     return p;
 }
 

@@ -14,10 +14,11 @@
 #include "page/hole.h"
 #include "page/span.h"
 
-/* Blocks in a bin of the calling thread. Other threads' bins cannot be walked: what is popped meanwhile is
- * the program's memory. Their blocks count as given out. */
+/* Blocks in a bin of the calling thread, but for those of direct slabs, which say it themselves. Other
+ * threads' bins cannot be walked: what is popped meanwhile is the program's memory. Their blocks count as
+ * given out. */
 static uint32_t bin_count(const struct heap* h, unsigned c) {
-    if (h != heap_self()) return 0;
+    if (h != heap_self() || (h->active[c] != NULL && slab_is_direct(h->active[c]))) return 0;
     uint32_t count = 0;
     for (const block_t* p = h->bins[c].head; count < size_classes[c].capacity; p = p->next) {
         if (!arch_distance_within((uintptr_t)p - h->bins[c].base,
@@ -46,9 +47,12 @@ static void census_slice(struct slice* s, void* context) {
     if (load_acquire(&s->kind) != SLICE_SLAB) return;
     struct census_class* k = &t->classes[s->size_class];
     uint32_t out = slab_out(s);
+    uint32_t waiting = slab_is_direct(s) ? direct_waiting(s) : 0;
+    if (waiting > out) waiting = out;
+    out -= waiting;
     uint32_t built = counts_built(load_relaxed(&s->counts));
     t->remote_frees += remote_count(load_relaxed(&s->remote)); /* those that nobody took in yet */
-    t->alloc_calls += direct_freed(s);
+    t->alloc_calls += (uint64_t)direct_freed(s) - waiting;
     k->slabs++;
     k->live_blocks += out;
     k->cached_blocks += built > out ? built - out : 0;
@@ -130,6 +134,8 @@ static void census_heap_slice(struct slice* s, void* context) {
     struct census_heap* t = context;
     if (load_acquire(&s->kind) != SLICE_SLAB || owner_heap(load_relaxed(&s->owner)) != t->heap) return;
     uint32_t out = slab_out(s);
+    uint32_t waiting = slab_is_direct(s) ? direct_waiting(s) : 0;
+    out -= waiting < out ? waiting : out;
     uint32_t built = counts_built(load_relaxed(&s->counts));
     t->slabs++;
     t->live_bytes += (uint64_t)out * slab_class(s)->bytes;

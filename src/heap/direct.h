@@ -24,10 +24,10 @@ WEIR_INLINE bool slab_is_direct(const struct slice* s) { return counts_direct(lo
 
 /* Whether the active slab, whose bin is about to be filled or is to stay as it is, may be direct: where it
  * fits, but for lists that are to be walked. */
-WEIR_FN bool direct_fits(const struct heap* h, const struct slice* s);
-WEIR_INLINE bool direct_may(const struct heap* h, const struct slice* s) {
+WEIR_FN bool direct_fits(const struct heap* h, const struct slice* s, uint32_t out, uint32_t count);
+WEIR_INLINE bool direct_may(const struct heap* h, const struct slice* s, uint32_t out, uint32_t count) {
     bool walked = h->turn < core_options.check_first || h->turns_unchecked + 1 >= core_options.check_every;
-    return !walked && direct_fits(h, s);
+    return !walked && direct_fits(h, s, out, count);
 }
 /* It is, with `used` blocks in use, `count` of which lie in the bin. With no visitor near. */
 WEIR_FN void direct_begin(struct heap* h, struct slice* s, uint32_t used, uint32_t count);
@@ -52,5 +52,9 @@ WEIR_FN enum direct_state direct_look(struct heap* h, const struct slice* s, uin
 /* Anybody: how many blocks of slab s came to the bin since its owner last looked, 0 if it is not direct;
  * about, for other threads than that. */
 WEIR_FN uint32_t direct_freed(const struct slice* s);
+/* Anybody, of a direct slab: blocks in the bin, as far as is known without following that. What went into it
+ * by its size (WEIR_TRUST_SIZE) was not counted, so that there may be more; what is in it twice was. About,
+ * likewise. */
+WEIR_FN uint32_t direct_waiting(const struct slice* s);
 
 #endif

@@ -4,6 +4,7 @@
  */
 #include "core/report.h"
 #include "heap/available.h"
+#include "heap/direct.h"
 #include "heap/exposure.h"
 #include "heap/free.h"
 #include "heap/full.h"
@@ -127,11 +128,25 @@ static bool slab_list_starts_with(const struct slice* s, const block_t* p) {
     return false;
 }
 
+/* What others freed was taken in of a slab that was direct: it goes on to be, or else what is in its bin is
+ * not to lie there while its frees go elsewhere. */
+static void direct_again(struct heap* h, struct slice* s, uint32_t count, const char* call) {
+    available_unlist_active(h, s);
+    if (count <= slab_used(s) && direct_may(h, s, slab_used(s) - count, count)) {
+        direct_begin(h, s, slab_used(s), count);
+        return;
+    }
+    bin_return(h, s->size_class, call);
+    exposure_arm_active(h, s, slab_used(s));
+}
+
 static void slab_free_from(struct heap* h, struct slice* s, block_t* p, bool full, const char* call) {
     if (owner_heap(load_relaxed(&s->owner)) == h) {
         /* The nudge goes first, and is gone before the look at what came in (seq_cst): blocks that come in
          * afterwards nudge again. */
         (void)__atomic_exchange_n(&s->owner, h->owner_word, __ATOMIC_SEQ_CST);
+        bool direct = slab_is_direct(s);
+        uint32_t count = direct ? direct_waiting(s) : 0;
         bool held = available_hold(h, s);
         slab_collect(s, call);
         bool twice = !full && slab_list_starts_with(s, p);
@@ -139,6 +154,7 @@ static void slab_free_from(struct heap* h, struct slice* s, block_t* p, bool ful
             exposure_advance(h, s);
             os_lock_give(&h->lock);
         }
+        if (direct) direct_again(h, s, count, call);
         if (twice)
             core_report("double-free", REPORT_FREED, p, call);
         else

@@ -83,8 +83,9 @@ enum { KEPT_OPEN, KEPT_ASKED, KEPT_TAKEN };
 /* Of a class whose active slab is direct, since the owner last looked at it: see direct.h. Of other classes
  * only `taken` changes, and means nothing. */
 struct direct {
+    /* Sync: relaxed atomics, for the census. */
     uint32_t taken; /* blocks that malloc took from the bin */
-    uint16_t frees; /* what the countdown began with; Sync: relaxed atomic */
+    uint16_t frees; /* what the countdown began with */
     uint16_t count; /* blocks in the bin then */
     uint16_t longs; /* looks in a row that found a long bin */
     uint16_t unused[3];
@@ -304,7 +305,7 @@ WEIR_INLINE void* heap_alloc_fast(size_t last) {
     block_t* p = b->head;
     if (weir_unlikely(!arch_distance_within((uintptr_t)p - b->base, SLICE_BYTES))) return NULL;
     b->head = p->next;
-    bin_direct(b)->taken++;
+    owner_increment(&bin_direct(b)->taken);
     return p;
 }
 static_assert(sizeof(struct bin) == GRANULE, "a small size, rounded down to a granule, is its bin's offset");

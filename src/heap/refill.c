@@ -95,13 +95,19 @@ static WEIR_COLD uint32_t list_cut(struct slice* s, block_t** first, uint32_t gi
     return given;
 }
 
+/* Of a direct slab, whose own frees no list shows: whether there were as many since the last look as others'.
+ */
+static bool frees_own(const struct slice* s) {
+    return slab_is_direct(s) && direct_freed(s) > remote_count(load_relaxed(&s->remote));
+}
+
 /* The active slab's list is about to be used: whether it is of blocks that the thread freed itself, or that
  * others did. What was left of the last one tells nothing. */
-static void class_learn(struct heap* h, unsigned c, const struct slice* s) {
+static void class_learn(struct heap* h, unsigned c, const struct slice* s, bool own) {
     uint64_t bit = 1ull << c % 64;
     bool left = (h->left[c / 64] & bit) != 0;
     h->left[c / 64] &= ~bit;
-    if (s->free != NULL && !left)
+    if ((s->free != NULL && !left) || own)
         h->passed[c / 64] &= ~bit;
     else if (load_relaxed(&s->remote) != 0) /* relaxed: one way or the other */
         h->passed[c / 64] |= bit;
@@ -163,7 +169,7 @@ static void bin_fill(struct heap* h, unsigned c, struct slice* s, block_t* first
     uint32_t given = kept ? count : bin_share(h, c, s, count);
     if (c < SMALL_CLASSES) given = guard_lets(h, c, given);
     if (weir_unlikely(given != count)) count = list_cut(s, &first, given, count);
-    if (direct_may(h, s))
+    if (direct_may(h, s, slab_used(s), count))
         direct_begin(h, s, slab_used(s) + count, count);
     else
         exposure_arm_active(h, s, slab_used(s) + count);
@@ -260,11 +266,12 @@ static WEIR_NOINLINE void kept_end(struct heap* h, unsigned c, struct slice* s) 
 /* Fill the bin from slab s. False: the slab is full, or what it has left is not resident and `clean` not
  * set. */
 static bool slab_fill_bin(struct heap* h, unsigned c, struct slice* s, bool clean) {
+    bool own = frees_own(s);
     available_unlist_active(h, s);
     if (slab_is_kept(s)) kept_end(h, c, s);
     s->flags &= (uint8_t)~SLICE_CLOSED;
     if (full_is_on()) return slab_stock(s, clean);
-    class_learn(h, c, s);
+    class_learn(h, c, s, own);
     if (s->free == NULL && !tag_is_on())
         slab_collect_bare(s, "malloc");
     else
@@ -560,10 +567,10 @@ static bool list_serves(struct heap* h, unsigned c, struct slice* s, uint32_t co
 
 /* What others freed of the active slab becomes its list where it has none. False: it has one, and more came
  * in, which is to be joined to it. With the heap's lock. */
-static bool turn_collects(struct heap* h, unsigned c, struct slice* s) {
+static bool turn_collects(struct heap* h, unsigned c, struct slice* s, bool own) {
     if (load_relaxed(&s->remote) == 0) return true; /* relaxed: what comes in now is for the next time */
     if (s->free != NULL || tag_is_on()) return false;
-    class_learn(h, c, s);
+    class_learn(h, c, s, own);
     h->left[c / 64] |= 1ull << c % 64; /* that was learnt, should the list not serve */
     slab_collect_bare(s, "malloc");
     return true;
@@ -573,9 +580,10 @@ static bool turn_collects(struct heap* h, unsigned c, struct slice* s) {
 static bool bin_turn(struct heap* h, unsigned c) {
     struct slice* s = h->active[c];
     os_lock_take(&h->lock);
+    bool own = frees_own(s);
     direct_end(h, s);
     const struct slice_pages* r = slice_pages(s);
-    bool whole = (r->taken | r->ahead) == 0 && turn_collects(h, c, s);
+    bool whole = (r->taken | r->ahead) == 0 && turn_collects(h, c, s, own);
     uint32_t used = slab_used(s);
     uint32_t count = s->built - used - r->sorted;
     block_t* first = s->free;
@@ -583,7 +591,7 @@ static bool bin_turn(struct heap* h, unsigned c) {
     if (serves) {
         s->free = NULL;
         exposure_turn(h, s, r, used + count);
-        if (direct_may(h, s)) direct_begin(h, s, used + count, count);
+        if (direct_may(h, s, used, count)) direct_begin(h, s, used + count, count);
     }
     os_lock_give(&h->lock);
     if (!serves) return false;
@@ -733,11 +741,12 @@ static WEIR_NOINLINE void direct_due(struct heap* h, unsigned c, struct slice* s
     bool walked = state == DIRECT_UNUSED && turn_is_checked(h, count);
     bool stays = state == DIRECT_IN_USE;
     if (state == DIRECT_FEW || (state == DIRECT_UNUSED && !walked)) stays = kept_begin(h, c, s);
-    if (stays && direct_may(h, s))
+    if (stays && direct_may(h, s, slab_used(s) - count, count))
         direct_begin(h, s, slab_used(s), count);
     else if (stays)
         exposure_arm_active(h, s, slab_used(s));
     if (stays) return;
+    if (slab_is_kept(s)) kept_end(h, c, s);
     bin_return(h, c, "free");
     if (slab_used(s) != 0) {
         exposure_due(h, s);

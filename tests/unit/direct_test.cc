@@ -5,6 +5,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "workers.h"
 #include <algorithm>
+#include <atomic>
+#include <thread>
 #include <vector>
 
 namespace {
@@ -37,7 +39,7 @@ TEST(Direct, WhatWasFreedLastIsGivenOutFirst) {
         for (unsigned i = 0; i < 100; i++) all.push_back(unit_alloc(small));
         EXPECT_TRUE(unit_is_direct(slab_of_small()));
         for (unsigned i = 0; i < 100; i += 2) unit_free(all[i]);
-        for (unsigned i = 98; i < 100; i -= 2) EXPECT_EQ(unit_alloc(small), all[i]) << i;
+        for (unsigned i = 100; i > 0; i -= 2) EXPECT_EQ(unit_alloc(small), all[i - 2]) << i;
         EXPECT_GE(unit_check_slabs(), 0);
     }));
 }
@@ -98,9 +100,109 @@ TEST(Direct, TheLastBlockThatComesBackIsSeen) {
             unit_census(&after);
             EXPECT_EQ(after.live_blocks, 0u);
             uint64_t resident = after.cached_bytes; // of built blocks
-            EXPECT_LE(resident, unit_kept_bytes_max()) << late;
+            EXPECT_LE(resident, unit_kept_bytes_max() + classes * 4096)
+                << late; // a page each may be overlooked
             EXPECT_GE(unit_check_slabs(), 0);
         }));
+}
+
+// Most blocks of many classes are freed by their owner, the last ones by another thread or after one of
+// those.
+TEST_UNEMULATED(Direct, WhatNearlyAllCameBackOfKeepsNoMemory) {
+    for (bool owner_ends : {false, true})
+        EXPECT_FINE(in_child([=] {
+            start("check_first=0:check_every=1000000:release_delay=3600000:release_window=3600000");
+            constexpr unsigned classes = 30;
+            Worker owner;
+            std::vector<void*> all[classes];
+            auto frees = [&](size_t from, size_t to) {
+                for (std::vector<void*>& blocks : all)
+                    for (size_t i = from * blocks.size() / 100; i < to * blocks.size() / 100; i++)
+                        unit_free(blocks[i]);
+            };
+            owner.does([&] {
+                for (unsigned c = 0; c < classes; c++)
+                    for (size_t bytes = 0; bytes < SLICE_BYTES - 2048; bytes += (c + 33) * GRANULE)
+                        all[c].push_back(unit_alloc((c + 33) * GRANULE));
+                frees(0, 97);
+            });
+            frees(97, owner_ends ? 99 : 100);
+            if (owner_ends) owner.does([&] { frees(99, 100); });
+            unit_visit(true);
+            struct unit_figures after;
+            unit_census(&after);
+            EXPECT_LE(after.live_bytes + after.cached_bytes, classes * SLICE_BYTES / 2) << owner_ends;
+            EXPECT_GE(unit_check_slabs(), 0);
+        }));
+}
+
+// A few live on, of several classes whose slabs were full once, and one comes and goes: no look each time.
+TEST_UNEMULATED(Direct, FewLiveBlocksMakeNoLooks) {
+    EXPECT_FINE(in_child([] {
+        start("check_first=0:check_every=1000000");
+        for (unsigned c = 0; c < 4; c++) {
+            std::vector<void*> all;
+            for (unsigned i = 0; i < 60; i++) all.push_back(unit_alloc(1024 - c * GRANULE));
+            for (unsigned i = 1; i < 60; i++) unit_free(all[i]);
+        }
+        unsigned direct = 0;
+        for (unsigned c = 0; c < 4; c++) {
+            for (unsigned i = 0; i < 100; i++) unit_free(unit_alloc(1024 - c * GRANULE));
+            const struct slice* s = unit_active(class_of(1024 - c * GRANULE));
+            direct += unit_is_direct(s);
+            EXPECT_TRUE(!unit_is_direct(s) || s->until > 1000) << c;
+        }
+        EXPECT_EQ(direct, 1u); // so much may be kept
+        EXPECT_LE(unit_kept_bytes(), unit_kept_bytes_max());
+        EXPECT_GE(unit_check_slabs(), 0);
+    }));
+}
+
+// Other threads see what lies in the bin.
+TEST(Direct, OthersCountIt) {
+    EXPECT_FINE(in_child([] {
+        start("check_first=0:check_every=1000000");
+        struct unit_figures before, seen;
+        unit_census(&before);
+        Worker owner;
+        std::vector<void*> all;
+        owner.does([&] {
+            for (unsigned i = 0; i < 500; i++) all.push_back(unit_alloc(small));
+            for (unsigned i = 100; i < 500; i++) unit_free(all[i]);
+        });
+        unit_census(&seen);
+        EXPECT_EQ(seen.class_live[class_of(small)], 100u);
+        EXPECT_EQ(seen.alloc_calls - before.alloc_calls, 500u);
+    }));
+}
+
+// While visitors sort what others freed, the owner goes on, with looks all the time.
+TEST_UNEMULATED(Direct, VisitorsLoseNoCount) {
+    EXPECT_FINE(in_child([] {
+        start("check_first=0:check_every=1000000:release_delay=3600000:release_window=3600000");
+        constexpr unsigned live = 20;
+        std::atomic<bool> stop{false};
+        std::atomic<void*> passed[8] = {};
+        std::thread owner([&] {
+            Blocks others;
+            grows(others);
+            std::vector<void*> all;
+            for (unsigned i = 0; i < 900; i++) all.push_back(unit_alloc(small));
+            for (unsigned i = live; i < 900; i++) unit_free(all[i]);
+            for (unsigned i = 0; i < unit_rounds(1000000); i++) {
+                void*& p = all[i % live];
+                unit_free(i % 64 == 0 ? passed[i / 64 % 8].exchange(p) : p);
+                p = unit_alloc(small);
+            }
+            stop = true;
+        });
+        while (!stop) {
+            for (std::atomic<void*>& p : passed) unit_free(p.exchange(nullptr));
+            unit_visit(true);
+        }
+        owner.join();
+        EXPECT_GE(unit_check_slabs(), 0);
+    }));
 }
 
 // A block that comes and goes makes no memory go and come.
@@ -166,10 +268,10 @@ TEST(Direct, SomeListsTurnOver) {
 // What a list would have shown when it turned over, the bin shows when nothing is in use any more and the
 // slab is about to give its memory back.
 TEST(Direct, WhatWasFreedTwiceIsFoundWhenAllIsBack) {
-    for (unsigned which : {0u, 30u, 62u}) {
+    for (unsigned which : {0u, 30u}) {
         Ended ended = in_child([=] {
             start("check_first=0:check_every=1000000");
-            come_and_go(1); // that slab is kept; a full one besides would be too much
+            come_and_go(100); // that slab is kept; a full one besides would be too much
             std::vector<void*> all;
             for (unsigned i = 0; i < SLICE_BYTES / 1024; i++) all.push_back(unit_alloc(1024));
             ASSERT_TRUE(unit_is_direct(unit_slice(all[0])));
@@ -181,7 +283,7 @@ TEST(Direct, WhatWasFreedTwiceIsFoundWhenAllIsBack) {
     }
 }
 
-// Others' frees end it at the owner's next one, which takes them in; where others free all, it does not
+// The owner's next free takes in what others freed, and the slab goes on; where others free all, it does not
 // begin.
 TEST(Direct, WhatOthersFreeIsTakenIn) {
     EXPECT_FINE(in_child([] {
@@ -198,7 +300,7 @@ TEST(Direct, WhatOthersFreeIsTakenIn) {
         EXPECT_TRUE(unit_is_direct(s));
         EXPECT_GE(unit_check_slabs(), 0);
         unit_free(all[100]);
-        EXPECT_FALSE(unit_is_direct(s));
+        EXPECT_TRUE(unit_is_direct(s));
         EXPECT_EQ(unit_remote_count(s), 0u);
         EXPECT_GE(unit_check_slabs(), 0);
         for (unsigned round = 0; round < 20; round++) {
