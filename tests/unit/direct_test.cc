@@ -136,6 +136,33 @@ TEST_UNEMULATED(Direct, WhatNearlyAllCameBackOfKeepsNoMemory) {
         }));
 }
 
+// All but two blocks of each class are freed, by their owner: the others' pages are for all to have.
+TEST_UNEMULATED(Direct, WhatIsLeftOfASlabKeepsOnePage) {
+    EXPECT_FINE(in_child([] {
+        start("check_first=0:check_every=1000000:release_delay=3600000:release_window=3600000");
+        constexpr unsigned classes = 30;
+        Worker owner;
+        owner.does([] {
+            for (unsigned c = 0; c < classes; c++) {
+                std::vector<void*> all;
+                for (size_t bytes = 0; bytes < SLICE_BYTES - 2048; bytes += (c + 33) * GRANULE)
+                    all.push_back(unit_alloc((c + 33) * GRANULE));
+                for (unsigned i = 0;
+                     i < 1000 && unit_active(class_of((c + 33) * GRANULE))->until != all.size() - 1; i++) {
+                    unit_free(all[0]); // a look has just been
+                    all[0] = unit_alloc((c + 33) * GRANULE);
+                }
+                for (size_t i = 2; i < all.size(); i++) unit_free(all[i]);
+            }
+        });
+        unit_visit(true);
+        struct unit_figures after;
+        unit_census(&after);
+        EXPECT_LE(after.live_bytes + after.cached_bytes, classes * SLICE_BYTES / 2);
+        EXPECT_GE(unit_check_slabs(), 0);
+    }));
+}
+
 // A few live on, of several classes whose slabs were full once, and one comes and goes: no look each time.
 TEST_UNEMULATED(Direct, FewLiveBlocksMakeNoLooks) {
     EXPECT_FINE(in_child([] {
