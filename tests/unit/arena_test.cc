@@ -536,8 +536,8 @@ TEST(Arena, ContentionMovesTheHome) {
         static std::atomic<int> state;
         static pthread_t held;
         os_fault_hook = [](enum os_call call) {
-            if (call != OS_PROTECT || !pthread_equal(pthread_self(), held)) return false;
-            state = 1;
+            if (call != OS_PROTECT || state != 0 || !pthread_equal(pthread_self(), held)) return false;
+            state = 1; // once: it may need more than one such call
             while (state.load() != 2) usleep(100);
             return false;
         };
