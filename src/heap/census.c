@@ -29,10 +29,13 @@ static uint32_t bin_count(const struct heap* h, unsigned c) {
     return count;
 }
 
-/* Blocks of a slab that are neither on its list nor on their way home. */
-static uint32_t slab_out(const struct slice* s) {
+/* Blocks of a slab that are neither on its list nor on their way home, nor, where it is direct, in its bin:
+ * *waiting are. */
+static uint32_t slab_out(const struct slice* s, uint32_t* waiting) {
     uint32_t out = counts_used(load_relaxed(&s->counts));
     uint32_t remote = remote_count(load_relaxed(&s->remote)) + load_relaxed(&slice_pages(s)->ahead);
+    *waiting = slab_is_direct(s) ? direct_waiting(s) : 0;
+    remote += *waiting;
     return out > remote ? out - remote : 0;
 }
 
@@ -46,10 +49,8 @@ static void census_slice(struct slice* s, void* context) {
     if (load_acquire(&s->kind) == SLICE_META) t->meta_bytes += (uint64_t)s->span_slices << SLICE_SHIFT;
     if (load_acquire(&s->kind) != SLICE_SLAB) return;
     struct census_class* k = &t->classes[s->size_class];
-    uint32_t out = slab_out(s);
-    uint32_t waiting = slab_is_direct(s) ? direct_waiting(s) : 0;
-    if (waiting > out) waiting = out;
-    out -= waiting;
+    uint32_t waiting;
+    uint32_t out = slab_out(s, &waiting);
     uint32_t built = counts_built(load_relaxed(&s->counts));
     t->remote_frees += remote_count(load_relaxed(&s->remote)); /* those that nobody took in yet */
     t->alloc_calls += (uint64_t)direct_freed(s) - waiting;
@@ -133,9 +134,8 @@ WEIR_FN void census_take(struct census* t) {
 static void census_heap_slice(struct slice* s, void* context) {
     struct census_heap* t = context;
     if (load_acquire(&s->kind) != SLICE_SLAB || owner_heap(load_relaxed(&s->owner)) != t->heap) return;
-    uint32_t out = slab_out(s);
-    uint32_t waiting = slab_is_direct(s) ? direct_waiting(s) : 0;
-    out -= waiting < out ? waiting : out;
+    uint32_t waiting;
+    uint32_t out = slab_out(s, &waiting);
     uint32_t built = counts_built(load_relaxed(&s->counts));
     t->slabs++;
     t->live_bytes += (uint64_t)out * slab_class(s)->bytes;

@@ -27,11 +27,6 @@ static bool bin_is_near(const struct heap* h, const struct slice* s) {
     return s->region == 0 && distance >= INT32_MIN && distance <= INT32_MAX;
 }
 
-/* Whether the slab may be kept besides those that are, if it is not itself. */
-static bool kept_has_room(const struct heap* h, const struct slice* s) {
-    return h->kept_bytes + slab_built_bytes(s) <= KEPT_BYTES_MAX;
-}
-
 static bool is_short(const struct slice* s, uint32_t count) {
     return (size_t)count * slab_class(s)->bytes <= FEW_BYTES;
 }
@@ -64,17 +59,12 @@ WEIR_FN WEIR_NOINLINE void direct_begin(struct heap* h, struct slice* s, uint32_
     exposure_list_active(h, s);
 }
 
-/* Late checks are owed for so many more frees. */
-static void frees_unchecked(struct heap* h, uint32_t frees) {
-    h->direct_frees += frees;
-    h->turns_unchecked += h->direct_frees / FREES_A_TURN;
-    h->direct_frees %= FREES_A_TURN;
-}
-
 WEIR_FN WEIR_NOINLINE void direct_end_now(struct heap* h, struct slice* s) {
     uint32_t frees = direct_freed(s);
     store_relaxed(&h->handed_out, h->handed_out + frees);
-    frees_unchecked(h, frees);
+    h->direct_frees += frees;
+    h->turns_unchecked += h->direct_frees / FREES_A_TURN;
+    h->direct_frees %= FREES_A_TURN;
     s->push_at = PUSH_OWN;
     exposure_count_active(h, s, slab_used(s));
 }
@@ -90,31 +80,25 @@ WEIR_FN uint32_t direct_waiting(const struct slice* s) {
     return count < used ? count : used;
 }
 
-WEIR_FN WEIR_NOINLINE bool direct_goes_on(struct heap* h, struct slice* s) {
+WEIR_FN WEIR_NOINLINE enum direct_state direct_look(struct heap* h, struct slice* s, uint32_t* count) {
     struct direct* d = &h->direct[s->size_class];
-    uint32_t used = slab_used(s);
-    uint32_t count = direct_waiting(s);
+    /* Relaxed: without the lock, so that a visitor may just be taking off what others freed. */
+    uint32_t used = counts_used(load_relaxed(&s->counts));
     uint32_t frees = d->frees;
-    uint32_t out = used - count;
-    if (out < FEW && !slab_is_kept(s) && (out == 0 || kept_has_room(h, s) || !is_short(s, count)))
-        return false;
-    d->longs = (size_t)count * slab_class(s)->bytes > LONG_BYTES ? d->longs + 1 : 0;
-    if (d->longs > LONGS_MAX || h->direct_frees + frees >= FREES_A_TURN) return false;
-    h->direct_frees += frees;
-    store_relaxed(&s->until, countdown_start(h, s, used, count));
-    store_relaxed(&h->handed_out, h->handed_out + frees);
-    return true;
-}
-
-WEIR_FN enum direct_state direct_look(struct heap* h, const struct slice* s, uint32_t* count) {
-    struct direct* d = &h->direct[s->size_class];
-    bool is_long = d->longs > LONGS_MAX;
-    if (is_long) d->longs = 0;
     *count = direct_waiting(s);
-    if (slab_used(s) == *count) return DIRECT_UNUSED;
-    if (is_long) return DIRECT_LONG;
-    if (slab_used(s) - *count >= FEW || slab_is_kept(s)) return DIRECT_IN_USE;
-    return kept_has_room(h, s) || !is_short(s, *count) ? DIRECT_FEW : DIRECT_IN_USE;
+    uint32_t out = used - *count;
+    if (out < FEW && !slab_is_kept(s) && (out == 0 || heap_may_keep(h, s) || !is_short(s, *count)))
+        return DIRECT_FEW;
+    d->longs = (size_t)*count * slab_class(s)->bytes > LONG_BYTES ? d->longs + 1 : 0;
+    if (d->longs > LONGS_MAX) {
+        d->longs = 0;
+        return DIRECT_LONG;
+    }
+    if (h->direct_frees + frees >= FREES_A_TURN) return out == 0 ? DIRECT_FEW : DIRECT_IN_USE;
+    h->direct_frees += frees;
+    store_relaxed(&s->until, countdown_start(h, s, used, *count));
+    store_relaxed(&h->handed_out, h->handed_out + frees);
+    return DIRECT_GOES_ON;
 }
 
 WEIR_FN uint32_t direct_freed(const struct slice* s) {

@@ -38,16 +38,15 @@ WEIR_INLINE void direct_end(struct heap* h, struct slice* s) {
     if (weir_unlikely(slab_is_direct(s))) direct_end_now(h, s);
 }
 
-/* The countdown of a direct slab ended: mostly there is nothing to do, and it begins again (true). */
-WEIR_FN bool direct_goes_on(struct heap* h, struct slice* s);
-/* It did not. *count: blocks in the bin, as far as is known without following that. */
+/* The countdown of a direct slab ended. *count: blocks in the bin, as far as that is known without following
+ * it. */
 enum direct_state {
-    DIRECT_UNUSED, /* all of the slab's: it stays if what is kept so is not too much */
-    DIRECT_FEW,    /* nearly all: likewise */
-    DIRECT_LONG,   /* the bin has been long for long */
-    DIRECT_IN_USE
+    DIRECT_GOES_ON, /* nearly always: the countdown began again */
+    DIRECT_FEW,     /* few of its blocks, or none, are in use: it stays if what is kept so is little */
+    DIRECT_LONG,    /* the bin has been long for long */
+    DIRECT_IN_USE   /* a late check may be due */
 };
-WEIR_FN enum direct_state direct_look(struct heap* h, const struct slice* s, uint32_t* count);
+WEIR_FN enum direct_state direct_look(struct heap* h, struct slice* s, uint32_t* count);
 
 /* Anybody: how many blocks of slab s came to the bin since its owner last looked, 0 if it is not direct;
  * about, for other threads than that. */

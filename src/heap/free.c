@@ -128,18 +128,6 @@ static bool slab_list_starts_with(const struct slice* s, const block_t* p) {
     return false;
 }
 
-/* What others freed was taken in of a slab that was direct: it goes on to be, or else what is in its bin is
- * not to lie there while its frees go elsewhere. */
-static void direct_again(struct heap* h, struct slice* s, uint32_t count, const char* call) {
-    available_unlist_active(h, s);
-    if (count <= slab_used(s) && direct_may(h, s, slab_used(s) - count, count)) {
-        direct_begin(h, s, slab_used(s), count);
-        return;
-    }
-    bin_return(h, s->size_class, call);
-    exposure_arm_active(h, s, slab_used(s));
-}
-
 static void slab_free_from(struct heap* h, struct slice* s, block_t* p, bool full, const char* call) {
     if (owner_heap(load_relaxed(&s->owner)) == h) {
         /* The nudge goes first, and is gone before the look at what came in (seq_cst): blocks that come in
@@ -150,11 +138,18 @@ static void slab_free_from(struct heap* h, struct slice* s, block_t* p, bool ful
         bool held = available_hold(h, s);
         slab_collect(s, call);
         bool twice = !full && slab_list_starts_with(s, p);
-        if (held) {
+        /* A direct slab goes on to be; or else what is in its bin is not to lie there while frees go
+         * elsewhere. */
+        bool again = direct && count <= slab_used(s) && direct_may(h, s, slab_used(s) - count, count);
+        if (again)
+            direct_begin(h, s, slab_used(s), count);
+        else if (held)
             exposure_advance(h, s);
-            os_lock_give(&h->lock);
+        if (held) os_lock_give(&h->lock);
+        if (direct && !again) {
+            bin_return(h, s->size_class, call);
+            exposure_arm_active(h, s, slab_used(s));
         }
-        if (direct) direct_again(h, s, count, call);
         if (twice)
             core_report("double-free", REPORT_FREED, p, call);
         else

@@ -255,7 +255,7 @@ static void slab_widen(struct heap* h, struct slice* s) {
     s->free = first;
 }
 
-/* The active slab of class c was kept, and more of it is needed than that. */
+/* The active slab of class c was kept, and is no more. */
 static WEIR_NOINLINE void kept_end(struct heap* h, unsigned c, struct slice* s) {
     size_t built = slab_built_bytes(s);
     s->flags &= (uint8_t)~SLICE_KEPT;
@@ -453,8 +453,7 @@ static void active_close(struct heap* h, unsigned c) {
 static void active_settle(struct heap* h, unsigned c) {
     struct slice* s = h->active[c];
     available_unlist_active(h, s);
-    s->flags &= (uint8_t)~SLICE_KEPT;
-    h->kept[c / 64] &= ~(1ull << c % 64);
+    if (slab_is_kept(s)) kept_end(h, c, s);
     if ((s->flags & SLICE_CLOSED) != 0) return;
     if (!active_is_idle(h, c)) {
         exposure_arm_active(h, s, slab_used(s));
@@ -673,15 +672,14 @@ static bool slab_lives_on(struct heap* h, struct slice* s) {
     return true;
 }
 
-/* The active slab of class c, none of whose blocks is in use, is kept. False: only so much is kept, and it
- * would be more. */
+/* The active slab of class c, of whose blocks none or few are in use, is kept. False: only so much is kept,
+ * and it would be more. */
 static bool kept_begin(struct heap* h, unsigned c, struct slice* s) {
     if (slab_is_kept(s)) return true;
-    size_t built = slab_built_bytes(s);
-    if (h->kept_bytes + built > KEPT_BYTES_MAX) return false;
+    if (!heap_may_keep(h, s)) return false;
     s->flags |= SLICE_KEPT;
     h->kept[c / 64] |= 1ull << c % 64;
-    h->kept_bytes += built;
+    h->kept_bytes += slab_built_bytes(s);
     return true;
 }
 
@@ -732,20 +730,23 @@ static void drained_count(struct heap* h) {
     if (++h->settled_frees == FREES_ALONE && !full_is_on()) bins_settle(h);
 }
 
-/* A direct slab is to be looked at: it stays direct, or its frees go to its own list from now on, where late
- * checks see them; where its bin is not to stay, all that is in it does too. */
-static WEIR_NOINLINE void direct_due(struct heap* h, unsigned c, struct slice* s) {
-    uint32_t count;
-    enum direct_state state = direct_look(h, s, &count);
+/* A look at a direct slab, with `count` blocks in its bin, found something: it stays direct, or its frees go
+ * to its own list from now on, where late checks see them; where its bin is not to stay, all that is in it
+ * does too. */
+static WEIR_NOINLINE void direct_due(struct heap* h, struct slice* s, enum direct_state state,
+                                     uint32_t count) {
+    unsigned c = s->size_class;
     available_unlist_active(h, s);
-    bool walked = state == DIRECT_UNUSED && turn_is_checked(h, count);
+    uint32_t out = slab_used(s) - count;
     bool stays = state == DIRECT_IN_USE;
-    if (state == DIRECT_FEW || (state == DIRECT_UNUSED && !walked)) stays = kept_begin(h, c, s);
-    if (stays && direct_may(h, s, slab_used(s) - count, count))
-        direct_begin(h, s, slab_used(s), count);
-    else if (stays)
-        exposure_arm_active(h, s, slab_used(s));
-    if (stays) return;
+    if (state == DIRECT_FEW) stays = (out != 0 || !turn_is_checked(h, count)) && kept_begin(h, c, s);
+    if (stays) {
+        if (direct_may(h, s, out, count))
+            direct_begin(h, s, slab_used(s), count);
+        else
+            exposure_arm_active(h, s, slab_used(s));
+        return;
+    }
     if (slab_is_kept(s)) kept_end(h, c, s);
     bin_return(h, c, "free");
     if (slab_used(s) != 0) {
@@ -779,11 +780,13 @@ WEIR_FN void heap_free_last(block_t* p, struct slice* s) {
     /* Not the thread's word: in a fork's child the heap may be set aside while its own call goes on. */
     struct heap* h = owner_heap(load_relaxed(&s->owner));
     bool direct = slab_is_direct(s);
-    if (direct && direct_goes_on(h, s)) return;
+    uint32_t count = 0;
+    enum direct_state state = direct ? direct_look(h, s, &count) : DIRECT_IN_USE;
+    if (state == DIRECT_GOES_ON) return;
     heap_enter(h);
     bool kept = false;
     if (direct)
-        direct_due(h, s->size_class, s);
+        direct_due(h, s, state, count);
     else
         kept = list_due(h, s, p);
     heap_leave(h);

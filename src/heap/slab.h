@@ -88,7 +88,14 @@ WEIR_INLINE bool slab_is_scarce(const struct slice* s) {
 }
 
 WEIR_INLINE bool slab_is_kept(const struct slice* s) { return (s->flags & SLICE_KEPT) != 0; }
-WEIR_INLINE size_t slab_built_bytes(const struct slice* s) { return (size_t)s->built * slab_class(s)->bytes; }
+/* Owner. Relaxed: a visitor may move the other counts meanwhile, of which this is a part. */
+WEIR_INLINE size_t slab_built_bytes(const struct slice* s) {
+    return (size_t)load_relaxed(&s->built) * slab_class(s)->bytes;
+}
+/* Whether it may be kept besides those that are. */
+WEIR_INLINE bool heap_may_keep(const struct heap* h, const struct slice* s) {
+    return h->kept_bytes + slab_built_bytes(s) <= KEPT_BYTES_MAX;
+}
 /* Owner: blocks in use, the bin's among them. */
 WEIR_INLINE uint32_t slab_used(const struct slice* s) { return counts_used(s->counts); }
 /* Owner: blocks on `free`. */

@@ -16,7 +16,6 @@ from concurrent.futures import ThreadPoolExecutor
 import emulator
 
 SHARDS, JOBS, LIMIT_S = 8, os.cpu_count() or 1, 900
-STUCK_MAX = 3  # a shard's tests that are run again because the emulator got stuck
 HERE = os.path.dirname(os.path.abspath(__file__))
 
 
@@ -56,8 +55,9 @@ def output_of(words, mode):
 
 
 def run(args, mode, tests):
-    """{test: what is wrong, or None} of those that ran, {test: milliseconds}, and how often the emulator got stuck."""
-    verdicts, took, stuck = {}, {}, 0
+    """{test: what is wrong, or None} of those that ran, {test: milliseconds}, {test: how often the emulator got stuck
+    in it}. Each fork may get it stuck, whatever the test: the limit is a test's, not the shard's."""
+    verdicts, took, stuck = {}, {}, {}
     while tests:
         words = [args.bin, "--gtest_brief=0", "--gtest_color=no", "--gtest_filter=" + ":".join(tests)]
         text, ended, is_stuck = output_of(emulator.command(args, words), mode)
@@ -73,8 +73,8 @@ def run(args, mode, tests):
         if begun is None:
             return dict.fromkeys(tests, f"nothing ran: {ended}\n{text[-1500:]}"), took, stuck
         if is_stuck:
-            stuck += 1
-            if stuck <= STUCK_MAX:
+            stuck[begun] = stuck.get(begun, 0) + 1
+            if stuck[begun] < emulator.STARTS:
                 del verdicts[begun]  # it runs again
         tests = [t for t in tests if t not in verdicts]
     return verdicts, took, stuck
@@ -94,9 +94,9 @@ def main():
     jobs = [(mode, tests[i::SHARDS]) for mode in args.modes.split(",") for i in range(SHARDS)]
     with ThreadPoolExecutor(JOBS) as pool:
         done = list(pool.map(lambda job: run(args, *job), jobs))
-    passed, failed, slow, stuck = 0, 0, [], 0
+    passed, failed, slow, stuck = 0, 0, [], []
     for (mode, _), (verdicts, took, times) in zip(jobs, done):
-        stuck += times
+        stuck += [f"{test} ({mode}, {n})" for test, n in times.items()]
         slow += [(ms, f"{test} ({mode})") for test, ms in took.items()]
         for test, wrong in verdicts.items():
             passed += wrong is None
@@ -108,7 +108,7 @@ def main():
         print(f"FAILED  units.txt names {name}, which is no test")
     print("longest: " + ", ".join(f"{name} {ms / 1000:.1f} s" for ms, name in sorted(slow, reverse=True)[:6]))
     if stuck:
-        print(f"the emulator got stuck {stuck} times")
+        print("the emulator got stuck, and how often: " + ", ".join(stuck))
     print(f"{len(left_out)} of {len(everything)} tests left out\n{passed} passed, {failed} failed")
     return failed != 0 or passed == 0
 

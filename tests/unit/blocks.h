@@ -115,6 +115,13 @@ inline size_t some_size(Random& random) {
     }
 }
 
+// So many slabs with a few free blocks, which are the caller's (full ones are nobody's), that its heap is
+// looked at.
+inline void grows(Blocks& blocks) {
+    while (blocks.all.size() < 1000) blocks.alloc(500);
+    for (unsigned i = 0; i < 100; i++) blocks.free(9 * i);
+}
+
 // No block is live; what the heap keeps may stay.
 inline void expect_no_live_blocks() {
     EXPECT_GE(unit_check_slabs(), 0);

@@ -3,6 +3,7 @@
 // Called by ctest; each test starts the heap in a child of its own.
 //
 // SPDX-License-Identifier: Apache-2.0
+#include "holes.h"
 #include "workers.h"
 #include <algorithm>
 #include <atomic>
@@ -20,12 +21,6 @@ void start(const char* options) {
 }
 struct slice* slab_of_small() { return unit_active(class_of(small)); }
 unsigned capacity() { return size_classes[class_of(small)].capacity; }
-
-// A heap of some size: of slabs that are not full, as full ones have no owner.
-void grows(Blocks& blocks) {
-    while (blocks.all.size() < 1000) blocks.alloc(500);
-    for (unsigned i = 0; i < 100; i++) blocks.free(9 * i);
-}
 
 // Each frees what it took at once, so often.
 void come_and_go(unsigned times) {
@@ -111,7 +106,8 @@ TEST(Direct, TheLastBlockThatComesBackIsSeen) {
 TEST_UNEMULATED(Direct, WhatNearlyAllCameBackOfKeepsNoMemory) {
     for (bool owner_ends : {false, true})
         EXPECT_FINE(in_child([=] {
-            start("check_first=0:check_every=1000000:release_delay=3600000:release_window=3600000");
+            windows_are_endless(":check_first=0:check_every=1000000");
+            unit_attach();
             constexpr unsigned classes = 30;
             Worker owner;
             std::vector<void*> all[classes];
@@ -139,7 +135,8 @@ TEST_UNEMULATED(Direct, WhatNearlyAllCameBackOfKeepsNoMemory) {
 // All but two blocks of each class are freed, by their owner: the others' pages are for all to have.
 TEST_UNEMULATED(Direct, WhatIsLeftOfASlabKeepsOnePage) {
     EXPECT_FINE(in_child([] {
-        start("check_first=0:check_every=1000000:release_delay=3600000:release_window=3600000");
+        windows_are_endless(":check_first=0:check_every=1000000");
+        unit_attach();
         constexpr unsigned classes = 30;
         Worker owner;
         owner.does([] {
@@ -206,7 +203,8 @@ TEST(Direct, OthersCountIt) {
 // While visitors sort what others freed, the owner goes on, with looks all the time.
 TEST_UNEMULATED(Direct, VisitorsLoseNoCount) {
     EXPECT_FINE(in_child([] {
-        start("check_first=0:check_every=1000000:release_delay=3600000:release_window=3600000");
+        windows_are_endless(":check_first=0:check_every=1000000");
+        unit_attach();
         constexpr unsigned live = 20;
         std::atomic<bool> stop{false};
         std::atomic<void*> passed[8] = {};
@@ -252,7 +250,8 @@ TEST(Direct, ALoneBlockKeepsItsSlab) {
 // published.
 TEST_UNEMULATED(Direct, ABinThatStaysLongIsGivenUp) {
     EXPECT_FINE(in_child([] {
-        start("check_first=0:check_every=1000000:release_delay=3600000:release_window=3600000");
+        windows_are_endless(":check_first=0:check_every=1000000");
+        unit_attach();
         Blocks others;
         grows(others);
         std::vector<void*> all;
@@ -348,7 +347,8 @@ TEST(Direct, WhatOthersFreeIsTakenIn) {
 // published.
 TEST_UNEMULATED(Direct, VisitorsComeToItToo) {
     EXPECT_FINE(in_child([] {
-        start("check_first=0:check_every=1000000:release_delay=3600000:release_window=3600000");
+        windows_are_endless(":check_first=0:check_every=1000000");
+        unit_attach();
         Worker owner;
         Blocks others;
         std::vector<void*> all;

@@ -170,12 +170,6 @@ TEST_NATIVE(Visit, HasTheOwnerReportWhatIsWrong) {
         }
 }
 
-// So many slabs with a few free blocks, which are the caller's, that its heap is looked at.
-void grows(Blocks& blocks) {
-    while (blocks.all.size() < 1000) blocks.alloc(500);
-    for (unsigned i = 0; i < 100; i++) blocks.free(9 * i);
-}
-
 // The same of the slab that the owner allocates from: it looks before its list becomes the bin's.
 TEST_NATIVE(Visit, HasTheOwnerReportWhatIsWrongWhereItAllocates) {
     for (bool visited : {false, true}) {
