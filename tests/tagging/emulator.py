@@ -15,9 +15,9 @@ CROSS_ROOT = "/usr/aarch64-linux-gnu"
 # The emulator takes DC ZVA at an address with a tag for one at an unmapped address (up to qemu 10.0, user mode; DC
 # GVA and DC GZVA are right). This makes libc choose a memset that has none.
 TUNABLES = "glibc.cpu.name=kunpeng920"
-# How often a program is started in which the emulator gets stuck; and how often in a row, at which distance in
-# seconds, it has to look so: a lock that is held for a moment is no lock-out.
-STARTS, LOOKS, LOOK_S = 4, 5, 2
+# How often a program is started in which the emulator gets stuck, as it does every second time in some; and how
+# often in a row, at which distance in seconds, it has to look so: a lock that is held for a moment is no lock-out.
+STARTS, LOOKS, LOOK_S = 8, 5, 2
 
 
 def arguments(parser):
