@@ -737,6 +737,7 @@ static WEIR_NOINLINE void direct_due(struct heap* h, struct slice* s, enum direc
                                      uint32_t count) {
     unsigned c = s->size_class;
     available_unlist_active(h, s);
+    if (count > slab_used(s)) count = slab_used(s); /* what is in the bin twice counts twice */
     uint32_t out = slab_used(s) - count;
     bool stays = state == DIRECT_IN_USE;
     if (state == DIRECT_FEW) stays = (out != 0 || !turn_is_checked(h, count)) && kept_begin(h, c, s);
