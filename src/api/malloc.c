@@ -26,7 +26,7 @@ static WEIR_COLD void* fail(int error) {
 
 WEIR_EXPORT void* malloc(size_t size) {
     size_t last = size - 1;
-    if (weir_unlikely(last >= SMALL_MAX)) return heap_alloc_slow(size);
+    if (weir_unlikely(last >= SMALL_MAX)) return heap_alloc_above(size);
     void* p = heap_alloc_fast(last);
     if (weir_unlikely(p == NULL)) return heap_alloc_slow(size);
     return p;

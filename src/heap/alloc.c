@@ -93,7 +93,7 @@ static void* span_block_alloc(size_t size, size_t align, bool* zeroed) {
 static void* medium_alloc_direct(struct heap* h, unsigned c) {
     if (weir_unlikely(h->guard_left <= 1 || load_relaxed(&h->kept_gate) == KEPT_ASKED)) return NULL;
     h->guard_left--; /* heap_empty has none, and is never written to */
-    void* p = h->bins[c].head == NULL ? medium_alloc_unkept(h, c)
+    void* p = h->bins[c].head == NULL ? medium_alloc_shared(h, c, 1)
                                       : bin_pop(&h->bins[c], (size_t)size_classes[c].slices << SLICE_SHIFT);
     if (p == NULL) h->guard_left++;
     return p;
@@ -136,24 +136,37 @@ static WEIR_NOINLINE void* alloc_turned(size_t size) {
 
 static WEIR_NOINLINE void* alloc_large(size_t size) {
     void* p = NULL;
+    if (weir_unlikely(size == 0)) return alloc_unkept(size);
     if (size <= CHUNK_MAX) p = medium_unkeep_long(heap_self(), class_of(size) - SMALL_CLASSES);
     if (p == NULL) p = large_alloc_kept(size);
     return weir_likely(p != NULL) ? p : alloc_unkept(size);
 }
 
-/* What the thread keeps of larger blocks is found here, without a frame. */
-WEIR_FN void* heap_alloc_slow(size_t size) {
-    if (size > SLAB_MAX) return alloc_large(size);
+/* Of a medium class of which the thread keeps none. Without a frame, too. */
+static WEIR_NOINLINE void* alloc_next(size_t size) {
     struct heap* h = heap_self();
-    if (size > SMALL_MAX && h->guard_left > 1) {
-        void* p = medium_unkeep(h, class_of(size) - SMALL_CLASSES);
-        if (weir_likely(p != NULL)) {
-            h->guard_left--; /* heap_empty has none, and is never written to */
-            return p;
-        }
-    }
-    if (size - 1 < SMALL_MAX && refill_may_turn(h, class_of(size))) return alloc_turned(size);
-    return alloc_unkept(size);
+    if (weir_unlikely(h->guard_left <= 1 || !medium_next_serves(size))) return alloc_unkept(size);
+    void* p = medium_unkeep(h, class_of(size) + 1 - SMALL_CLASSES);
+    if (p == NULL) return alloc_unkept(size);
+    h->guard_left--; /* heap_empty has none, and is never written to */
+    return p;
+}
+
+/* What the thread keeps of larger blocks is found here, without a frame. */
+WEIR_FN void* heap_alloc_above(size_t size) {
+    if (size - 1 >= SLAB_MAX) return alloc_large(size);
+    if (size <= SMALL_MAX) __builtin_unreachable();
+    struct heap* h = heap_self();
+    if (weir_unlikely(h->guard_left <= 1)) return alloc_unkept(size);
+    void* p = medium_unkeep(h, class_of(size) - SMALL_CLASSES);
+    if (weir_unlikely(p == NULL)) return alloc_next(size);
+    h->guard_left--;
+    return p;
+}
+
+WEIR_FN void* heap_alloc_slow(size_t size) {
+    if (size - 1 >= SMALL_MAX) return heap_alloc_above(size);
+    return refill_may_turn(heap_self(), class_of(size)) ? alloc_turned(size) : alloc_unkept(size);
 }
 
 WEIR_FN void* heap_alloc_zeroable(size_t size, bool* zeroed) {
@@ -179,7 +192,7 @@ static struct slice* block_find_at(const void* address, const void* p, size_t* u
         core_report("invalid-free", REPORT_FOREIGN, p, call);
         return NULL;
     }
-    if (load_relaxed(&s->kind) == SLICE_SLAB_REST) s -= s->back;
+    s = slice_first(s);
     if (load_relaxed(&s->kind) == SLICE_CHUNK) {
         *usable = medium_usable(s, p, call);
         return *usable == 0 ? NULL : s;
@@ -223,7 +236,7 @@ WEIR_FN bool heap_size_matches(size_t usable, size_t size, size_t align) {
     if (usable > SLAB_MAX || (size <= SLAB_MAX && align > SLAB_MAX)) return usable - size < os_page_bytes();
     unsigned c = class_of(size);
     if (size_classes[c].bytes == usable) return true;
-    if (medium_next_serves(c) && size_classes[c + 1].bytes == usable) return true;
+    if (medium_next_serves(size) && !full_is_on() && size_classes[c + 1].bytes == usable) return true;
     return align > GRANULE && size_classes[class_of_aligned(size, align)].bytes == usable;
 }
 

@@ -38,6 +38,9 @@ static void used_remove(struct arena* a, unsigned m) {
     if (used < a->used_low) a->used_low = used;
 }
 
+/* The chunk that a block lies in. */
+static struct chunk* chunk_with(const void* p) { return chunk_of(slice_find(tag_clear(p))); }
+
 /* ---- Tags, where memory has them. Under the lock, so that two neighbours do not choose at the same time. */
 
 /* Those of the blocks on both sides, as a mask. A free run has none to differ from; nor is it looked at,
@@ -62,7 +65,7 @@ static uint32_t tags_before(const struct chunk* k, uint32_t unit, uint32_t units
 
 /* A new block gets its tag, and zeroes if wanted. */
 static void* medium_tag(void* p, bool zero) {
-    struct chunk* k = arena_chunk(p)->free;
+    struct chunk* k = chunk_with(p);
     uint32_t unit = (uint32_t)(((uintptr_t)p - k->address) >> UNIT_SHIFT);
     uint16_t* block = &k->blocks[unit / GROUP_UNITS];
     uint32_t units = class_units(class_at(k, unit));
@@ -86,7 +89,7 @@ static void block_untag(struct chunk* k, uint32_t unit, uint32_t units) {
 }
 
 WEIR_FN void* arena_retag(struct slice* s, void* p) {
-    struct chunk* k = s->free;
+    struct chunk* k = chunk_of(s);
     uint32_t unit = (uint32_t)(((uintptr_t)p - k->address) >> UNIT_SHIFT);
     os_lock_take(&k->arena->lock);
     if (!tag_fits(p) || arena_block_any(s, p) == NULL) {
@@ -246,9 +249,13 @@ static bool chunk_add(struct arena* a) {
     chunk_forget(k);
     for (unsigned i = 0; i < CHUNK_WORDS; i++) k->bits[i] = (struct unit_bits){0, 0};
     for (unsigned i = 0; i < CHUNK_GROUPS; i++) store_relaxed(&k->blocks[i], (uint16_t)0);
-    s->free = k;
     span_mark_rest(s);
-    store_release(&s->kind, (uint8_t)SLICE_CHUNK); /* publishes the record to the census and the pass */
+    s->back = 0;
+    for (uint32_t i = 0; i < CHUNK_SLICES; i++) {
+        store_relaxed(&s[i].blocks, &k->blocks[i * SLICE_GROUPS]);
+        /* Release: publishes the record to the census and the pass. */
+        store_release(&s[i].kind, (uint8_t)(i == 0 ? SLICE_CHUNK : SLICE_CHUNK_REST));
+    }
     for (uint32_t i = 0; i < CHUNK_SLICES; i++) hole_publish(s + i);
     free_put(k, 0);
     starts_put(k, 0);
@@ -285,7 +292,8 @@ static struct slice* chunk_remove(struct chunk* k) {
     idle_change(k, 0 - k->idle_count);
     a->made &= ~(1ull << k->index);
     a->empty &= ~(1ull << k->index);
-    store_release(&s->kind, (uint8_t)SLICE_SPARE);       /* not before: a fork's child repairs what is made */
+    for (uint32_t i = 0; i < CHUNK_SLICES; i++) /* not before: a fork's child repairs what is made */
+        store_release(&s[i].kind, (uint8_t)(i == 0 ? SLICE_SPARE : SLICE_SLAB_REST));
     store_relaxed(&a->gone, a->gone | 1ull << k->index); /* from here on a handler may purge the record */
     return s;
 }
@@ -509,7 +517,7 @@ static bool run_is_behind(const struct chunk* k, uint32_t end, uint32_t units) {
 }
 
 WEIR_FN bool arena_grow(struct slice* s, const void* p, unsigned m) {
-    struct chunk* k = s->free;
+    struct chunk* k = chunk_of(s);
     struct arena* a = k->arena;
     uint32_t unit = (uint32_t)(((uintptr_t)p - k->address) >> UNIT_SHIFT);
     arena_lock(a);
@@ -541,7 +549,7 @@ static void block_wait(struct chunk* k, const void* p) {
 WEIR_FN bool arena_free(void* const* blocks, unsigned count) {
     bool some = false;
     for (unsigned i = 0; i < count;) {
-        struct chunk* k = arena_chunk(blocks[i])->free;
+        struct chunk* k = chunk_with(blocks[i]);
         struct arena* a = k->arena;
         struct gone gone;
         gone.count = 0;
@@ -549,7 +557,7 @@ WEIR_FN bool arena_free(void* const* blocks, unsigned count) {
         while (k->arena == a) {
             block_wait(k, blocks[i]);
             if (++i == count) break;
-            k = arena_chunk(blocks[i])->free;
+            k = chunk_with(blocks[i]);
         }
         some |= quick_settle(a);
         if ((a->empty & (a->empty - 1)) != 0) empty_remove(a, &gone);
@@ -573,11 +581,6 @@ WEIR_FN bool arena_is_free(const struct slice* s, const void* p) {
     }
     os_lock_give(&a->lock);
     return is_free;
-}
-
-WEIR_FN struct slice* arena_chunk(const void* p) {
-    struct slice* s = slice_find(tag_clear(p));
-    return load_relaxed(&s->kind) == SLICE_SLAB_REST ? s - s->back : s;
 }
 
 /* Records without a chunk: their whole pages go. Where memory is tagged they know of what is theirs. */

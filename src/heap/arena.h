@@ -35,6 +35,7 @@ enum { LONG_CLASS = SLAB_CLASSES - SMALL_CLASSES }; /* the first medium class th
 static_assert(SMALL_MAX >= GROUP_UNITS * UNIT_BYTES, "a group is where one block starts, or ends, at most");
 
 enum { CHUNK_WORDS = CHUNK_UNITS / 64, CHUNK_GROUPS = CHUNK_UNITS / GROUP_UNITS };
+enum { GROUP_BYTES = GROUP_UNITS * UNIT_BYTES, SLICE_GROUPS = SLICE_BYTES / GROUP_BYTES };
 /* Bytes of freed blocks that may wait on an arena's quick lists in any case: for each of its chunks, in all,
  * and where it would need more memory. Whether more may is seen after so many frees. */
 enum { QUICK_CHUNK_BYTES = 32768, QUICK_BYTES = 262144, QUICK_BYTES_GROWS = 65536, QUICK_LOOK = 4096 };
@@ -43,7 +44,13 @@ enum { BINS_EXACT = 16, RUN_BINS = BINS_EXACT + 9 * 8 + 1 };
  * at, whether it is free: kept by a thread for its next allocation, or on a quick list (both bits); and
  * whether it has a tag, in which case it is no block to who does not look for that bit. 0: none starts there.
  */
-enum { BLOCK_CLASS = 0x7f, BLOCK_KEPT = 0x80, BLOCK_QUICK = 0x100, BLOCK_UNIT_SHIFT = 9, BLOCK_UNIT = 7 };
+enum {
+    BLOCK_CLASS = 0x7f,
+    BLOCK_UNIT_SHIFT = UNIT_SHIFT,
+    BLOCK_UNIT = 7,
+    BLOCK_KEPT = 0x400,
+    BLOCK_QUICK = 0x800
+};
 enum { BLOCK_TAGGED = 0x8000 };
 static_assert((int)MEDIUM_CLASSES < (int)BLOCK_CLASS, "a class has a number in it");
 
@@ -101,23 +108,30 @@ WEIR_FN void* arena_alloc_zeroed(uint32_t* home, unsigned m, size_t align);
 WEIR_FN bool arena_grow(struct slice* s, const void* p, unsigned m);
 /* Free `count` blocks, kept or not. True: there is something for a pass. */
 WEIR_FN bool arena_free(void* const* blocks, unsigned count);
+/* The chunk that record s, which is one of a chunk's, is of. */
+WEIR_INLINE struct chunk* chunk_of(const struct slice* s) {
+    char* blocks = (char*)(load_acquire(&s->blocks) - (size_t)s->back * SLICE_GROUPS);
+    return (struct chunk*)(void*)(blocks - offsetof(struct chunk, blocks));
+}
 /* Whether s, whose kind was SLICE_CHUNK a moment ago, is a chunk's first record; *k is the chunk then.
  * Whoever asks may free for the second time what nothing holds there any more, so the kind is read last: it
  * changes before the span goes and its word is another's (chunk_remove). */
 WEIR_INLINE bool arena_chunk_stays(const struct slice* s, struct chunk** k) {
-    *k = load_acquire(&s->free);
+    *k = chunk_of(s);
     return weir_likely(load_relaxed(&s->kind) == SLICE_CHUNK);
 }
-/* Where is written what is known of the block that starts `offset` bytes from the start of chunk k, and its
+/* Where is written what is known of the block that starts at p, in a slice whose record has `blocks`, and its
  * medium class in *m; NULL: none starts there that is in use, has no tag, and is none of
  * the long classes. One compare: whatever else is set makes the class too large. Takes no lock. */
-WEIR_INLINE uint16_t* arena_block(struct chunk* k, size_t offset, uint32_t* m) {
-    const size_t elsewhere = ~((size_t)(CHUNK_UNITS - 1) << UNIT_SHIFT);
-    if (weir_unlikely((offset & elsewhere) != 0))
-        return NULL; /* or a block freed twice, of a chunk that went */
-    uint32_t unit = (uint32_t)(offset >> UNIT_SHIFT);
-    uint16_t* block = &k->blocks[unit / GROUP_UNITS];
-    *m = load_relaxed(block) - (unit % GROUP_UNITS << BLOCK_UNIT_SHIFT) - 1;
+WEIR_INLINE uint16_t* arena_block(uint16_t* blocks, const void* p, uint32_t* m) {
+    enum { unit_bits = BLOCK_UNIT << BLOCK_UNIT_SHIFT };
+    static_assert((int)BLOCK_UNIT_SHIFT == (int)UNIT_SHIFT, "where an address has its unit, too");
+    uint32_t offset = (uint16_t)(uintptr_t)p;
+    static_assert(SLICE_BYTES == UINT16_MAX + 1, "in the slice");
+    if (weir_unlikely((offset & (UNIT_BYTES - 1)) != 0)) return NULL;
+    uint16_t* block = &blocks[offset / GROUP_BYTES];
+    if (block == NULL) __builtin_unreachable(); /* callers need not look again */
+    *m = load_relaxed(block) - 1 - (offset & unit_bits);
     return weir_likely(*m < LONG_CLASS) ? block : NULL;
 }
 WEIR_INLINE unsigned block_class(uint32_t known) { return (known & BLOCK_CLASS) - 1; }
@@ -138,8 +152,6 @@ WEIR_INLINE uint16_t* arena_block_any(const struct slice* s, const void* p) {
 WEIR_FN void* arena_retag(struct slice* s, void* p);
 /* Whether p lies in a free run, or in a chunk that has just gone: for reports. */
 WEIR_FN bool arena_is_free(const struct slice* s, const void* p);
-/* The record of the chunk's first slice that a block lies in. */
-WEIR_FN struct slice* arena_chunk(const void* p);
 /* Make holes of all free pages. */
 WEIR_FN void arena_publish_all(void);
 /* The same, and give empty chunks back. */

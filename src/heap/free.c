@@ -216,7 +216,7 @@ static WEIR_NOINLINE void free_unkept(void* p, const char* call) {
         core_report("invalid-free", REPORT_FOREIGN, p, call);
         return;
     }
-    if (load_relaxed(&s->kind) == SLICE_SLAB_REST) s -= s->back;
+    s = slice_first(s);
     if (load_relaxed(&s->kind) == SLICE_CHUNK) {
         medium_free(p, s, call);
     } else if (load_relaxed(&s->kind) == SLICE_SLAB && slab_holds_block(s, address)) {
@@ -239,13 +239,17 @@ static bool slab_takes_lone(struct heap* h, const struct slice* s) {
     return waits && owner != h && owner != NULL && outbox_is_passed(h, s);
 }
 
-/* What lies in no chunk: p is `offset` bytes from the start of the span of record s. */
-static WEIR_NOINLINE void span_free_near(void* p, struct slice* s, const char* call, size_t offset) {
+/* What lies in no chunk. */
+static WEIR_NOINLINE void span_free_near(void* p, struct slice* s, const char* call, struct heap* h) {
+    size_t offset = (uintptr_t)p & (SLICE_BYTES - 1);
+    if (weir_unlikely(load_relaxed(&s->kind) == SLICE_SLAB_REST)) {
+        offset += (size_t)s->back << SLICE_SHIFT;
+        s -= s->back;
+    }
     uint8_t kind = load_relaxed(&s->kind);
     if (kind == SLICE_LARGE && large_free_kept(s, p)) return;
     uint32_t block;
     if (kind == SLICE_SLAB && weir_likely(!tag_is_on()) && class_finds_block(slab_class(s), offset, &block)) {
-        struct heap* h = heap_self();
         if (full_is_on() || (h != &heap_empty && !slab_takes_lone(h, s))) {
             slab_free_slow(p, s, call);
             return;
@@ -267,26 +271,19 @@ static WEIR_NOINLINE void span_free_near(void* p, struct slice* s, const char* c
 }
 
 /* A larger block that the thread can keep goes without a frame. */
-WEIR_FN void heap_free_near(void* p, struct slice* s, const char* call) {
-    size_t offset = (uintptr_t)p & (SLICE_BYTES - 1);
-    uint8_t kind = load_relaxed(&s->kind);
-    if (weir_likely(kind == SLICE_SLAB_REST)) {
-        offset += (size_t)s->back << SLICE_SHIFT;
-        s -= s->back;
-        kind = load_relaxed(&s->kind);
-    }
-    if (weir_unlikely(kind != SLICE_CHUNK)) {
-        span_free_near(p, s, call, offset);
-        return;
-    }
-    struct chunk* k;
-    if (weir_unlikely(!arena_chunk_stays(s, &k) || !medium_free_kept(p, k, offset))) medium_free(p, s, call);
+WEIR_FN void heap_free_near(void* p, struct slice* s, const char* call, void* h) {
+    uint16_t* blocks = load_acquire(&s->blocks);
+    /* The kind is read last: see arena_chunk_stays. */
+    if (weir_unlikely(!slice_kind_is_of_chunk(load_relaxed(&s->kind))))
+        span_free_near(p, s, call, h);
+    else if (!medium_free_kept(h, p, blocks, call))
+        medium_free(p, s, call);
 }
 
 WEIR_FN void heap_free_slow(void* p, const char* call) {
     struct slice* s = slice_near(p);
     if (s != NULL)
-        heap_free_near(p, s, call);
+        heap_free_near(p, s, call, heap_self());
     else
         free_unkept(p, call);
 }

@@ -70,8 +70,8 @@ struct kept_block {
 };
 struct kept_medium {
     uint32_t from, to; /* Sync: see kept_gate; relaxed atomics, for the census */
-    uint32_t most;     /* so many may wait; 0: not known yet, see medium_has_room */
-    uint32_t bytes;    /* of one; set with `most`; of the long one, with each that comes */
+    uint32_t limit;    /* of `to`, while so many may wait; 0: not known yet; Sync: as `from` */
+    uint32_t bytes;    /* of one; set with `limit`; of the long one, with each that comes */
 };
 struct kept_ring {
     struct kept_block at[KEPT_RING];
@@ -237,14 +237,17 @@ WEIR_INLINE struct heap* heap_self(void) { return arch_thread_word(); }
 /* `size` bytes for the calling thread, any size; NULL: no memory, and errno is ENOMEM: malloc ends with this
  * call. Elsewhere errno is the api layer's. */
 WEIR_FN WEIR_NOINLINE void* heap_alloc_slow(size_t size);
+/* The same where size is 0 or more than SMALL_MAX. */
+WEIR_FN WEIR_NOINLINE void* heap_alloc_above(size_t size);
 /* The same, aligned to `align`, a power of two. */
 WEIR_FN void* heap_alloc_aligned(size_t size, size_t align);
 /* As heap_alloc_slow; *zeroed tells whether the block reads as zero already. */
 WEIR_FN void* heap_alloc_zeroable(size_t size, bool* zeroed);
 /* Free what the fast path would not: foreign pointers, other heaps' blocks, large blocks, NULL. */
 WEIR_FN WEIR_NOINLINE void heap_free_slow(void* p, const char* call);
-/* The same where the slice that p lies in is known: s is its record, in the primary region. */
-WEIR_FN WEIR_NOINLINE void heap_free_near(void* p, struct slice* s, const char* call);
+/* The same where the slice that p lies in is known: s is its record, in the primary region; h is the caller's
+ * heap. */
+WEIR_FN WEIR_NOINLINE void heap_free_near(void* p, struct slice* s, const char* call, void* h);
 /* Free what lies outside the primary region as the address stands, NULL or a block with a tag: `distance`
  * from the region's base, of which the records of so many slices may be read. heap.h alone calls it, with
  * what it has at hand; h is the caller's heap. */
@@ -369,7 +372,7 @@ WEIR_INLINE void heap_free(void* p, const char* call) {
     }
     struct slice* s = (struct slice*)base + (distance >> SLICE_SHIFT);
     if (weir_unlikely(!owner_compare(&s->owner, h))) {
-        heap_free_near(p, s, call);
+        heap_free_near(p, s, call, h);
         return;
     }
     slab_push(s, p);

@@ -86,8 +86,7 @@ static WEIR_NOINLINE void medium_chores(struct heap* h) {
     heap_leave(h);
 }
 
-/* From a chunk; NULL: it is for a slab to give. */
-static void* medium_alloc_shared(struct heap* h, unsigned c, size_t align) {
+WEIR_FN void* medium_alloc_shared(struct heap* h, unsigned c, size_t align) {
     unsigned m = c - SMALL_CLASSES;
     if (medium_is_dense(h, c)) return NULL;
     bool zero = h->medium_zero;
@@ -109,13 +108,6 @@ WEIR_FN void* medium_alloc(struct heap* h, unsigned c, size_t align) {
         if (kept != NULL) return kept;
     }
     return medium_alloc_shared(h, c, align);
-}
-
-/* What is kept of the next class is at hand, and has memory; a block of the class itself takes the lock, and
- * often a cut. */
-WEIR_FN void* medium_alloc_unkept(struct heap* h, unsigned c) {
-    void* next = medium_next_serves(c) ? medium_unkeep(h, c + 1 - SMALL_CLASSES) : NULL;
-    return next != NULL ? next : medium_alloc_shared(h, c, 1);
 }
 
 WEIR_FN void* medium_alloc_last(struct heap* h, unsigned c, size_t align) {
@@ -167,6 +159,7 @@ static void outgoing_put(struct outgoing* o, struct heap* h, unsigned row, unsig
         o->blocks[o->count++] = medium_kept_at(h, row, k->from)->block;
         __atomic_signal_fence(__ATOMIC_SEQ_CST);
         store_relaxed(&k->from, k->from + 1);
+        store_relaxed(&k->limit, k->limit + 1);
     }
     size_t bytes = (size_t)count * k->bytes;
     medium_gone(h, row, count, bytes);
@@ -228,11 +221,11 @@ static bool medium_free_own(struct heap* h, unsigned m, void* p, uint16_t* block
     h->kept_medium_room += most - h->kept_medium_max;
     h->kept_medium_max = most;
     if (bytes <= most) {
-        k->most = medium_kept_count_max(row);
-        if (medium_kept_count(k) >= k->most || h->kept_medium_room < bytes)
+        if (medium_kept_count(k) >= medium_kept_count_max(row) || h->kept_medium_room < bytes)
             some = medium_make_room(h, row, bytes);
+        store_relaxed(&k->limit, k->from + medium_kept_count_max(row));
         store_relaxed(&k->bytes, bytes); /* a long one's: none is kept now */
-        medium_keep(h, k, row, p, block);
+        medium_keep(h, k, row, k->to, p, block);
     } else {
         medium_gone(h, m, 1, bytes);
         some = arena_free(&p, 1);
@@ -243,6 +236,7 @@ static bool medium_free_own(struct heap* h, unsigned m, void* p, uint16_t* block
 
 WEIR_FN void medium_free(void* p, struct slice* s, const char* call) {
     struct heap* h = heap_self();
+    s = slice_first(s);
     uint16_t* block = arena_block_any(s, p);
     uint32_t known = block == NULL ? BLOCK_KEPT : load_relaxed(block);
     if (weir_unlikely((known & BLOCK_KEPT) != 0)) {
@@ -255,6 +249,8 @@ WEIR_FN void medium_free(void* p, struct slice* s, const char* call) {
     bool some = h == &heap_empty ? arena_free(&p, 1) : medium_free_own(h, m, p, block);
     if (some) release_poke();
 }
+
+WEIR_FN WEIR_COLD void medium_free_asked(void* p, const char* call) { medium_free(p, slice_find(p), call); }
 
 WEIR_FN size_t medium_usable(const struct slice* s, const void* p, const char* call) {
     const uint16_t* block = arena_block_any(s, p);

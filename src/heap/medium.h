@@ -29,9 +29,15 @@ WEIR_INLINE size_t medium_bytes(unsigned m) { return size_classes[SMALL_CLASSES 
 WEIR_INLINE unsigned medium_kept_count(const struct kept_medium* k) {
     return load_relaxed(&k->to) - load_relaxed(&k->from);
 }
-/* Of how many came before it, the block's place. */
+/* The ring's ends, and of how many came before it, a block's place. By bytes from the first one of all: what
+ * compilers make of it is short. */
+WEIR_INLINE struct kept_medium* medium_ends(struct heap* h, unsigned row) {
+    return (struct kept_medium*)(void*)((char*)h->kept_medium + row * sizeof(struct kept_medium));
+}
 WEIR_INLINE struct kept_block* medium_kept_at(struct heap* h, unsigned row, uint32_t before) {
-    return &h->kept_rings[row].at[before % KEPT_RING];
+    static_assert(sizeof(struct kept_medium) == KEPT_RING, "the row in bytes is the place of its first");
+    const size_t place = row * sizeof(struct kept_medium) + before % KEPT_RING;
+    return (struct kept_block*)(void*)((char*)h->kept_rings + place * sizeof(struct kept_block));
 }
 /* Not for heap_empty. */
 WEIR_INLINE struct kept_block* medium_youngest(struct heap* h, unsigned row) {
@@ -42,11 +48,12 @@ WEIR_INLINE ptrdiff_t medium_kept_bytes(const struct heap* h) {
     return h->kept_medium_max - load_relaxed(&h->kept_medium_room);
 }
 
-/* Whether a block of class c + 1 may serve class c, where the thread keeps none of its own: from two blocks
- * to a page on, where every class has chunks. With checks=full sizes are exact. */
-WEIR_INLINE bool medium_next_serves(unsigned c) {
-    return c >= SMALL_CLASSES && c + 1 < SLAB_CLASSES && size_classes[c].bytes > MEDIUM_DENSE_MAX &&
-           !full_is_on();
+/* Whether a block of the next class may serve `size`, more than SMALL_MAX, where the thread keeps none of its
+ * own: what is at hand has memory, where its own class takes the lock, and often a cut. From two blocks to a
+ * page on, where every class has chunks; with checks=full none has. */
+WEIR_INLINE bool medium_next_serves(size_t size) {
+    enum { most = SLAB_MAX - SLAB_MAX / 16 }; /* the last class but one */
+    return size > MEDIUM_DENSE_MAX && size <= most;
 }
 
 /* The owner is about to use what it keeps, until medium_leave, which gets *inside. False: a visitor has been
@@ -57,7 +64,7 @@ WEIR_INLINE bool medium_enter(struct heap* h, uint32_t* inside) {
     *inside = h->kept_inside; /* a handler leaves it as it was */
     store_relaxed(&h->kept_inside, *inside + 1);
     __atomic_signal_fence(__ATOMIC_SEQ_CST);
-    if (weir_likely(load_relaxed(&h->kept_gate) == KEPT_OPEN)) return true;
+    if (weir_likely(owner_compare(&h->kept_gate, KEPT_OPEN))) return true;
     store_relaxed(&h->kept_inside, *inside);
     return false;
 }
@@ -68,16 +75,15 @@ WEIR_INLINE void medium_leave(struct heap* h, uint32_t inside) {
 /* The youngest block of a ring, for the program; NULL: there is none. At each instruction a fork's child
  * may go on with what is there: a block is in the ring, or the caller's. */
 WEIR_INLINE void* medium_unkeep(struct heap* h, unsigned row) {
-    struct kept_medium* k = &h->kept_medium[row];
-    weir_one_register(k);
+    struct kept_medium* k = medium_ends(h, row);
     uint32_t to = k->to, inside;
-    if (weir_unlikely(to == load_relaxed(&k->from) || !medium_enter(h, &inside))) return NULL;
+    if (weir_unlikely(owner_compare(&k->from, to) || !medium_enter(h, &inside))) return NULL;
     struct kept_block b = *medium_kept_at(h, row, --to); /* a handler leaves `to` as it was */
     store_relaxed(&k->to, to);
     __atomic_signal_fence(__ATOMIC_SEQ_CST);
     h->kept_medium_room += k->bytes;
     medium_leave(h, inside);
-    store_relaxed(b.known, (uint16_t)(load_relaxed(b.known) & ~BLOCK_KEPT));
+    owner_clear(b.known, BLOCK_KEPT);
     owner_increment(&h->handed_out);
     if (b.block == NULL) __builtin_unreachable(); /* what is in a ring is a block: no caller looks again */
     return b.block;
@@ -86,47 +92,48 @@ WEIR_INLINE void* medium_unkeep(struct heap* h, unsigned row) {
 WEIR_INLINE void* medium_unkeep_long(struct heap* h, unsigned m) {
     return h->kept_medium[KEPT_LONG].bytes == medium_bytes(m) ? medium_unkeep(h, KEPT_LONG) : NULL;
 }
-/* There is room in the ring, whose ends are k, and the owner is inside. */
-WEIR_INLINE void medium_keep(struct heap* h, struct kept_medium* k, unsigned row, void* p, uint16_t* known) {
-    uint32_t to = k->to;
-    store_relaxed(known, (uint16_t)(load_relaxed(known) | BLOCK_KEPT));
+/* There is room in the ring, whose ends are k, and the owner is inside: block p gets place `to`, which a
+ * handler leaves as it was. */
+WEIR_INLINE void medium_keep(struct heap* h, struct kept_medium* k, unsigned row, uint32_t to, void* p,
+                             uint16_t* known) {
+    owner_set(known, BLOCK_KEPT);
     *medium_kept_at(h, row, to) = (struct kept_block){p, known};
     h->kept_medium_room -= k->bytes;
     __atomic_signal_fence(__ATOMIC_SEQ_CST);
     store_release(&k->to, to + 1); /* publishes the entry to the child of another thread's fork */
 }
-/* False as well where none of the class was kept yet: medium_free_own then sees to what is to be known. Not
- * for long ones. */
-WEIR_INLINE bool medium_has_room(const struct heap* h, const struct kept_medium* k) {
-    return medium_kept_count(k) < k->most && load_relaxed(&h->kept_medium_room) >= k->bytes;
-}
-/* Free p, `offset` bytes from the start of the chunk, if it is a block that there is room to keep. */
-WEIR_INLINE bool medium_free_kept(void* p, struct chunk* chunk, size_t offset) {
+/* Free p, which lies in a chunk, for the calling thread, by whom a visitor has been. */
+WEIR_FN void medium_free_asked(void* p, const char* call);
+/* Free p, which lies in a slice of a chunk whose record has `blocks`, if it is a block that the caller, whose
+ * heap h is, has room to keep. False as well where none of the class was kept yet: medium_free_own then sees
+ * to what is to be known. Not for long ones. */
+WEIR_INLINE bool medium_free_kept(struct heap* h, void* p, uint16_t* blocks, const char* call) {
     uint32_t m;
-    uint16_t* block = arena_block(chunk, offset, &m);
+    uint16_t* block = arena_block(blocks, p, &m);
     if (weir_unlikely(block == NULL)) return false;
-    struct heap* h = heap_self();
-    struct kept_medium* k = &h->kept_medium[m];
-    weir_one_register(k);
-    if (weir_unlikely(!medium_has_room(h, k))) return false; /* heap_empty never has any */
-    uint32_t inside;
-    if (weir_unlikely(!medium_enter(h, &inside))) return false;
-    medium_keep(h, k, m, p, block);
+    struct kept_medium* k = medium_ends(h, m);
+    uint32_t to = k->to, inside;
+    if (weir_unlikely(owner_compare(&k->limit, to))) return false; /* so it is in heap_empty */
+    if (weir_unlikely(owner_peek(&h->kept_medium_room) < (ptrdiff_t)k->bytes)) return false;
+    if (weir_unlikely(!medium_enter(h, &inside))) {
+        medium_free_asked(p, call); /* with what few registers are left */
+        return true;
+    }
+    medium_keep(h, k, m, to, p, block);
     medium_leave(h, inside);
     return true;
 }
 /* A block of class c >= SMALL_CLASSES at a multiple of `align`; NULL: it is for a slab to give. */
 WEIR_FN void* medium_alloc(struct heap* h, unsigned c, size_t align);
-/* The same at any address, where the thread keeps none of the class; or one of the next class that it keeps:
- * see medium_next_serves. */
-WEIR_FN void* medium_alloc_unkept(struct heap* h, unsigned c);
+/* The same where the thread keeps none that serves. */
+WEIR_FN void* medium_alloc_shared(struct heap* h, unsigned c, size_t align);
 /* The same where there is no memory for a slab: a chunk may have room all the same. */
 WEIR_FN void* medium_alloc_last(struct heap* h, unsigned c, size_t align);
 /* The same as heap_alloc_slow for a medium size, where memory is tagged. *zeroed: the block reads as zero. */
 WEIR_FN void* medium_alloc_zeroable(size_t size, bool* zeroed);
 /* Block p is in nobody's hands but the caller's: another tag. Returns p with that; NULL after a report. */
 WEIR_FN void* medium_retag(struct slice* s, void* p, const char* call);
-/* Free p, which lies in the chunk of first record s, for the calling thread. */
+/* Free p, which lies in the chunk of record s, any of its, for the calling thread. */
 WEIR_FN void medium_free(void* p, struct slice* s, const char* call);
 /* Whether the block at p, in the chunk of first record s, has become one for `size` bytes, more than it had
  * been for. */

@@ -86,7 +86,7 @@ static bool unit_starts(const struct chunk* k, uint32_t unit) {
 }
 
 static void place_in_chunk(const struct slice* s, uintptr_t address, struct heap_place* place) {
-    const struct chunk* k = s->free;
+    const struct chunk* k = chunk_of(s);
     uint32_t first = (uint32_t)((address - k->address) >> UNIT_SHIFT);
     uint32_t end = first + 1;
     bool last = first >= chunk_end();
@@ -116,8 +116,7 @@ WEIR_FN WEIR_COLD bool place_at(uintptr_t address, struct heap_place* place) {
     struct slice* s = slice_find((const void*)address);
     if (s == NULL) return false;
     *place = (struct heap_place){.kind = PLACE_BLOCK};
-    uint8_t kind = load_relaxed(&s->kind);
-    if (kind == SLICE_SLAB_REST) s -= s->back;
+    s = slice_first(s);
     /* Inside other spans no record says what it belongs to: look for the span's first slice. */
     uint32_t first = regions[s->region].first;
     while (load_relaxed(&s->kind) == SLICE_NONE && slice_index(s) > first) s--;

@@ -67,6 +67,7 @@ static void heap_reset_tables(struct heap* h) {
         if ((load_relaxed(&k->from) | load_relaxed(&k->to)) == 0) continue; /* maybe never written */
         store_relaxed(&k->from, 0u);
         store_relaxed(&k->to, 0u);
+        store_relaxed(&k->limit, 0u);
     }
 }
 

@@ -39,7 +39,7 @@ WEIR_FN void* heap_retag(void* p, const char* call) {
         core_report("invalid-free", REPORT_FOREIGN, p, call);
         return NULL;
     }
-    if (load_relaxed(&s->kind) == SLICE_SLAB_REST) s -= s->back;
+    s = slice_first(s);
     uint8_t kind = load_relaxed(&s->kind);
     if (kind == SLICE_CHUNK) return medium_retag(s, p, call);
     if (kind == SLICE_SLAB && slab_holds_block(s, tag_clear(p)))

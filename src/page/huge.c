@@ -188,7 +188,7 @@ static bool extents_start(void) {
 
 /* ---- Looking, under the page lock. */
 
-static bool kind_is_slab(uint8_t kind) { return slice_kind_is_paged(kind) || kind == SLICE_SLAB_REST; }
+static bool kind_is_slab(uint8_t kind) { return slice_kind_is_paged(kind) || slice_kind_is_rest(kind); }
 
 /* The span that starts at slice i. Inside a span, which only happens where looking starts, nothing is known,
  * but that a slab's slices say what they are. */
@@ -200,7 +200,7 @@ static void look_at_span(uint32_t i) {
     if (huge_look.kind == SLICE_FREE) huge_look.clean = s->state != SPAN_DIRTY;
     if (huge_look.kind == SLICE_FREE_END)
         huge_look.kind = SLICE_NONE;
-    else if (huge_look.kind != SLICE_NONE && huge_look.kind != SLICE_SLAB_REST)
+    else if (huge_look.kind != SLICE_NONE && !slice_kind_is_rest(huge_look.kind))
         huge_look.to = i + s->span_slices;
     if (kind_is_slab(huge_look.kind)) huge_look.kind = SLICE_SLAB;
 }

@@ -9,25 +9,31 @@
 #ifndef WEIR_PAGE_SLICE_H
 #define WEIR_PAGE_SLICE_H
 
+#include "base/atomic.h"
 #include "base/compiler.h"
 
 enum { SLICE_SHIFT = 16, SLICE_BYTES = 1 << SLICE_SHIFT, SLICE_RECORD_SHIFT = 6 };
 
 enum slice_kind {
-    SLICE_NONE = 0, /* inside a span, beyond the frontier, or a record array's own */
-    SLICE_FREE,     /* first slice of a free span */
-    SLICE_FREE_END, /* last slice of a free span of two or more */
-    SLICE_META,     /* memory of weir's own */
-    SLICE_FENCE,    /* one inaccessible slice in front of a large block */
-    SLICE_LARGE,    /* first slice of a large block */
-    SLICE_SLAB,     /* first slice of a slab */
-    SLICE_SPARE,    /* first slice of a span that a thread keeps without its memory */
-    SLICE_CHUNK,    /* first slice of a span in which blocks of several classes lie; heap/arena.h */
-    SLICE_SLAB_REST /* a further slice of a slab, chunk or spare span */
+    SLICE_NONE = 0,  /* inside a span, beyond the frontier, or a record array's own */
+    SLICE_FREE,      /* first slice of a free span */
+    SLICE_FREE_END,  /* last slice of a free span of two or more */
+    SLICE_META,      /* memory of weir's own */
+    SLICE_FENCE,     /* one inaccessible slice in front of a large block */
+    SLICE_LARGE,     /* first slice of a large block */
+    SLICE_SLAB,      /* first slice of a slab */
+    SLICE_SPARE,     /* first slice of a span that a thread keeps without its memory */
+    SLICE_SLAB_REST, /* a further slice of a slab or spare span */
+    SLICE_CHUNK,     /* first slice of a span in which blocks of several classes lie; heap/arena.h */
+    SLICE_CHUNK_REST /* a further slice of such a span */
 };
 
-/* Whether each slice of such a span says of its own pages which are holes. */
-#define slice_kind_is_paged(kind) ((kind) >= SLICE_SLAB && (kind) <= SLICE_CHUNK)
+/* Whether the slice is a further one of its span, and says so. */
+#define slice_kind_is_rest(kind) ((kind) == SLICE_SLAB_REST || (kind) == SLICE_CHUNK_REST)
+/* Whether it is the first one of a span of which each slice says of its own pages which are holes. */
+#define slice_kind_is_paged(kind) ((kind) >= SLICE_SLAB && !slice_kind_is_rest(kind))
+/* Whether blocks of several classes lie in it: the fast path's question. */
+#define slice_kind_is_of_chunk(kind) ((kind) >= SLICE_CHUNK)
 
 /* What is known of a free span's pages. DIRTY: some may be resident; its slices' words say which are not. */
 enum span_state { SPAN_DIRTY = 0, SPAN_CLEAN = 1, SPAN_UNCOMMITTED = 2, SPAN_STATES = 3 };
@@ -49,18 +55,19 @@ enum {
  *            ^ records of the slices that hold the records themselves stay SLICE_NONE
  *
  *  Invariants, span at record s of n slices:
- *    s.span_slices == n;  s[i].kind in {NONE, SLAB_REST} for 0 < i < n (FREE: s[n-1].kind == FREE_END)
- *    SLAB_REST and FREE_END: s[i].back == i
- *    slab: used + blocks on `free` + sorted == built <= capacity of its class, used = until + rest, or what
- *    rest says alone: heap/slab.h
- *  Sync: the fields of a slab belong to its owner, who writes them with plain stores, but for `remote`
- *  (atomic) and `owner` (relaxed atomic: any thread compares it with itself, and only that thread ever
- *  stores that value; others may add a bit to it, which makes the compare fail). All other records and the
- * span fields: the page lock. */
+ *    s.span_slices == n;  s[i].kind in {NONE, CHUNK_REST, SLAB_REST} for 0 < i < n (FREE: s[n-1].kind ==
+ * FREE_END) CHUNK_REST, SLAB_REST and FREE_END: s[i].back == i slab: used + blocks on `free` + sorted ==
+ * built <= capacity of its class, used = until + rest, or what rest says alone: heap/slab.h Sync: the fields
+ * of a slab belong to its owner, who writes them with plain stores, but for `remote` (atomic) and `owner`
+ * (relaxed atomic: any thread compares it with itself, and only that thread ever stores that value; others
+ * may add a bit to it, which makes the compare fail). All other records and the span fields: the page lock.
+ */
 struct slice {
     void* owner; /* owner word of the heap; NULL: nobody's, or no slab */
     union {
-        void* free;   /* slab: blocks freed by the owner; chunk: its own record */
+        void* free; /* slab: blocks freed by the owner */
+        uint16_t*
+            blocks;   /* CHUNK, CHUNK_REST: what is known of those that start in the slice; heap/arena.h */
         size_t bytes; /* large: usable bytes */
         size_t clean; /* free span, dirty: OS pages of it that are clean; else 0 */
     };
@@ -77,7 +84,7 @@ struct slice {
     struct slice* prev;
     uint32_t span_slices;
     union {
-        uint32_t back;   /* SLAB_REST, FREE_END: distance to the first slice */
+        uint32_t back;   /* CHUNK, rests, FREE_END: distance to the first slice */
         int32_t push_at; /* SLAB: to the list that its owner's frees go to, in words; heap/direct.h */
     };
     uint8_t kind; /* enum slice_kind */
@@ -92,6 +99,11 @@ struct slice {
     uint8_t domain;     /* opaque to page and heap: who may touch the blocks */
 };
 static_assert(sizeof(struct slice) == 64, "one cache line, found by a shift of 6");
+
+/* The first record of the span that record s is of, where s says so; s itself elsewhere. */
+WEIR_INLINE struct slice* slice_first(struct slice* s) {
+    return slice_kind_is_rest(load_relaxed(&s->kind)) ? s - s->back : s;
+}
 
 /* OS pages of a slice: 16 of 4 KiB, 4 of 16 KiB, 1 of 64 KiB. */
 enum { SLICE_PAGES_MAX = 16 };

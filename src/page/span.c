@@ -506,7 +506,7 @@ WEIR_FN void span_interrupted(void) { span_torn = true; }
 
 static bool span_is_taken(const struct slice* s) {
     uint8_t kind = load_relaxed(&s->kind);
-    return kind >= SLICE_META && kind != SLICE_SLAB_REST;
+    return kind >= SLICE_META && !slice_kind_is_rest(kind);
 }
 
 /* Lists and totals afresh, from what the records say of live spans: their kind is the last that is written of
@@ -840,7 +840,7 @@ WEIR_FN bool span_check(void) {
                 good &= span_check_free(s);
                 if (s->state == SPAN_DIRTY) dirty += dirty_bytes(s);
             } else {
-                good &= load_relaxed(&s->kind) >= SLICE_META && load_relaxed(&s->kind) <= SLICE_CHUNK;
+                good &= span_is_taken(s);
                 live += (uint64_t)s->span_slices << SLICE_SHIFT;
             }
             i += s->span_slices;

@@ -63,7 +63,7 @@ KEPT_SOMEWHERE = ("x86_64", "aarch64")
 SWITCH = {"ucontext": re.compile(r"<swapcontext\b"), "hand": re.compile(r"<fiber_switch\b"),
           "boost": re.compile(r"<jump_fcontext\b")}
 # Functions that read the thread word themselves; heap_free_last and the like go on with what their caller read.
-ALLOCATOR = re.compile(r"<(__libc_)?(malloc|free|cfree|calloc|realloc|_Znwm|_ZdlPvm|memalign|heap_alloc_slow"
+ALLOCATOR = re.compile(r"<(__libc_)?(malloc|free|cfree|calloc|realloc|_Znwm|_ZdlPvm|memalign|heap_alloc_(slow|above)"
                        r"|heap_free_slow|heap_free_near|delete_slow|heap_realloc|new_aligned|calloc_slow|weir_pool_(alloc|free)_slow|pool_(alloc|free)_slow)(@plt|\.\w+)*>")
 UNWIND = re.compile(r"<ontop_fcontext")  # how Boost ends a fiber that is left over: not taken
 TLS_CALL = re.compile(r"__tls_get_addr|tlsdesc")

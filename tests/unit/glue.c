@@ -106,7 +106,7 @@ void unit_fork_child(void) { heap_fork_child(); }
 
 struct slice* unit_slice(const void* p) {
     struct slice* s = slice_find(tag_clear(p));
-    return s != NULL && load_relaxed(&s->kind) == SLICE_SLAB_REST ? s - s->back : s;
+    return s == NULL ? NULL : slice_first(s);
 }
 uint32_t unit_used(const struct slice* s) { return slab_used(s); }
 struct slice* unit_active(unsigned c) { return heap_self()->active[c]; }
@@ -141,7 +141,7 @@ bool unit_arena_free(void* p) { return arena_free(&p, 1); }
 bool unit_arena_grow(void* p, unsigned m) { return !tag_is_on() && arena_grow(unit_slice(p), p, m); }
 bool unit_arena_check(void) { return arena_check(); }
 void unit_arena_publish(void) { arena_publish_all(); }
-static struct arena* arena_of(const void* p) { return ((struct chunk*)arena_chunk(p)->free)->arena; }
+static struct arena* arena_of(const void* p) { return chunk_of(unit_slice(p))->arena; }
 void unit_arena_hold(const void* p, bool visits) {
     os_lock_take(&arena_of(p)->lock);
     store_relaxed(&arena_of(p)->visited, visits);
@@ -152,12 +152,12 @@ void unit_arena_leave(const void* p) {
 }
 const void* unit_arena_of(const void* p) { return arena_of(p); }
 void unit_arena_trim(void) { arena_trim_all(); }
-void* unit_arena_retag(void* p) { return arena_retag(arena_chunk(p), p); }
+void* unit_arena_retag(void* p) { return arena_retag(unit_slice(p), p); }
 uint64_t unit_arena_used(unsigned m) { return arena_used(m); }
 uint64_t unit_arena_idle_bytes(void) { return arena_idle_bytes(); }
 bool unit_in_chunk(const void* p) { return load_relaxed(&unit_slice(p)->kind) == SLICE_CHUNK; }
 uint64_t unit_chunk_blocks(const void* p) {
-    const struct chunk* k = unit_slice(p)->free;
+    const struct chunk* k = chunk_of(unit_slice(p));
     uint64_t hash = 0;
     for (uint32_t word = 0; word < CHUNK_WORDS; word++)
         for (uint64_t left = k->bits[word].starts & ~k->bits[word].free; left != 0; left &= left - 1) {
@@ -170,6 +170,10 @@ uint64_t unit_chunk_blocks(const void* p) {
 unsigned unit_kept_count(unsigned m) {
     const struct kept_medium* k = &heap_self()->kept_medium[medium_ring(m)];
     return m >= LONG_CLASS && k->bytes != medium_bytes(m) ? 0 : medium_kept_count(k);
+}
+unsigned unit_kept_places(unsigned m) {
+    const struct kept_medium* k = &heap_self()->kept_medium[medium_ring(m)];
+    return load_relaxed(&k->limit) - load_relaxed(&k->from);
 }
 unsigned unit_kept_count_max(unsigned m) { return medium_kept_count_max(medium_ring(m)); }
 void* unit_kept_block(unsigned m) {

@@ -97,6 +97,7 @@ uint64_t unit_chunk_blocks(const void* p);
 void* unit_kept_block(unsigned m);
 unsigned unit_kept_count(unsigned m);
 unsigned unit_kept_count_max(unsigned m);
+unsigned unit_kept_places(unsigned m); /* of which no slow free is needed to know */
 size_t unit_kept_medium_max(void);
 size_t unit_kept_medium_bytes(void);
 uint64_t unit_medium_out_bytes(void); /* that it took from chunks and did not give back */

@@ -80,7 +80,7 @@ size_t resident_unknown() {
         const struct slice* s = region_slices(&regions[0]) + i;
         if (s->kind == SLICE_FREE && s->state == SPAN_CLEAN)
             unknown += resident_pages(slice_start(i), slice_start(i + s->span_slices));
-        if (!slice_kind_is_paged(s->kind) && s->kind != SLICE_SLAB_REST) continue;
+        if (!slice_kind_is_paged(s->kind) && !slice_kind_is_rest(s->kind)) continue;
         uint64_t state = slice_pages(s)->state;
         for (uint32_t page = 0; page < slice_page_count(); page++)
             if ((hole_of(state) & hole_clean(state)) >> page & 1)

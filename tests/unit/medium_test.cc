@@ -118,6 +118,38 @@ TEST(Medium, TheYoungestIsGivenOutFirstAndTheOldestGoesBackFirst) {
     }));
 }
 
+// Also after what is kept went, whoever has the heap: a ring has no more of them.
+TEST(Medium, TheRingHasAsManyPlacesAsMayWait) {
+    EXPECT_FINE(in_child([] {
+        start("release=off:sparse_max=65535");
+        const unsigned m = medium_of(3000);
+        const unsigned most = unit_kept_count_max(m);
+        auto keep_and_give_back = [&] {
+            EXPECT_EQ(unit_kept_places(m), 0u); // none was freed yet
+            for (unsigned i = 0; i < 5; i++) {
+                std::vector<void*> all;
+                for (unsigned j = 0; j < most; j++) all.push_back(unit_alloc(3000));
+                for (void* p : all) unit_free(p);
+                EXPECT_EQ(unit_kept_places(m), most);
+                unit_collect();
+                EXPECT_EQ(unit_kept_count(m), 0u);
+                EXPECT_EQ(unit_kept_places(m), most);
+            }
+        };
+        uint64_t made = 0;
+        for (unsigned i = 0; i < 3; i++) {
+            std::thread([&] {
+                unit_attach();
+                keep_and_give_back();
+                unit_detach();
+            }).join();
+            if (i == 0) made = unit_heaps_made();
+        }
+        EXPECT_EQ(unit_heaps_made(), made); // the same one, each time
+        expect_nothing_left();
+    }));
+}
+
 // It is a part of what the thread has of such blocks.
 TEST(Medium, WhoHasMoreKeepsMore) {
     EXPECT_FINE(in_child([] {
@@ -546,6 +578,34 @@ TEST(Medium, PointersIntoABlockAreReported) {
         expect_report(INTERIOR("malloc_usable_size"), offset,
                       [=](char* p) { EXPECT_EQ(unit_usable(p + offset), 0u); });
     }
+}
+TEST(Medium, PointersIntoABlockAreReportedWhereOneOfTheClassIsKept) {
+    for (size_t offset : {1u, 16u, 127u, 128u, 1024u, 2944u})
+        expect_report(INTERIOR("free"), offset, [=](char* p) {
+            unit_free(unit_alloc(3000));
+            unit_free(p + offset);
+            EXPECT_NE(bare(unit_kept_block(medium_of(3000))), bare(static_cast<void*>(p + offset)));
+            EXPECT_EQ(unit_usable(p), 3072u);
+        });
+}
+// The record of each slice of a chunk says where its blocks are.
+TEST(Medium, BlocksOfEachSliceAreKept) {
+    EXPECT_FINE(in_child([] {
+        start("release=off");
+        std::vector<char*> all;
+        for (size_t bytes = 0; bytes < UNIT_CHUNK_BYTES / 2; bytes += 3072)
+            all.push_back(static_cast<char*>(unit_alloc(3000)));
+        unit_free(unit_alloc(3000)); // the first one goes the slow way
+        for (char* p : all) {
+            unit_free(p);
+            EXPECT_EQ(bare(unit_kept_block(medium_of(3000))), bare(static_cast<void*>(p)));
+            EXPECT_EQ(bare(unit_alloc(3000)), bare(static_cast<void*>(p)));
+        }
+        EXPECT_NE(unit_slice(all.front()), nullptr);
+        EXPECT_EQ(unit_slice(all.front()), unit_slice(all.back()));
+        for (char* p : all) unit_free(p);
+        expect_nothing_left();
+    }));
 }
 TEST(Medium, PointersIntoAFreeRunAreReported) {
     for (size_t offset : {0u, 16u, 128u, 1024u, 3000u})
