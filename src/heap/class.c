@@ -8,11 +8,19 @@
 #define SLICES(b) ((b) <= 8192 ? 1 : (b) <= SLAB_MAX ? 8 : 0)
 #define CAPACITY(b) (SLICES(b) * SLICE_BYTES / (b))
 #define ENOUGH(b) (CAPACITY(b) < 16 ? 1 : CAPACITY(b) > 128 ? 16 : CAPACITY(b) / 8)
+/* The inverse of an odd number modulo 2^64 by Newton's steps: 5 bits, then twice as many with each. */
+#define INVERSE5(o) ((3ull * (o)) ^ 2)
+#define BETTER(o, x) ((x) * (2 - (o) * (x)))
+#define INVERSE20(o) BETTER(o, BETTER(o, INVERSE5(o)))
+#define INVERSE(o) BETTER(o, BETTER(o, INVERSE20(o)))
+#define ODD(b) ((uint64_t)(b) / ((uint64_t)(b) & -(uint64_t)(b)))
 #define ROW(b)                                                                                               \
     {.bytes = (b),                                                                                           \
      .slices = SLICES(b),                                                                                    \
      .capacity = CAPACITY(b),                                                                                \
      .enough = ENOUGH(b),                                                                                    \
+     .twos = __builtin_ctz(b),                                                                               \
+     .exact = INVERSE(ODD(b)),                                                                               \
      .inverse = ((1ull << 40) + (b) - 1) / (b)}
 #define ROWS8(base, step)                                                                                    \
     ROW((base) + (step)), ROW((base) + 2 * (step)), ROW((base) + 3 * (step)), ROW((base) + 4 * (step)),      \

@@ -27,8 +27,10 @@ struct size_class {
     uint32_t bytes;    /* of a block */
     uint32_t slices;   /* of a slab; 0: there are none, and no capacity */
     uint32_t capacity; /* blocks in a slab; with tagging, the slab does not end with the last one */
-    uint32_t enough;   /* see class_enough */
+    uint16_t enough;   /* see class_enough */
+    uint16_t twos;     /* bytes == odd << twos */
     uint64_t inverse;  /* ceil(2^40 / bytes): offset * inverse >> 40 == offset / bytes below 512 KiB */
+    uint64_t exact;    /* exact * odd == 1 modulo 2^64: see class_finds_block */
 };
 WEIR_VAR_DECL struct size_class size_classes[CLASS_COUNT]; /* written by classes_start alone */
 
@@ -61,11 +63,15 @@ WEIR_INLINE uint32_t class_block_index(const struct size_class* k, size_t offset
 WEIR_INLINE uint32_t class_enough(const struct size_class* k) { return k->enough; }
 
 /* Whether a block of a slab starts at `distance` from its start, the difference of two addresses of which one
- * may carry a tag; *block is its index. */
+ * may carry a tag; *block is its index. A multiple of `bytes` times `exact` is its quotient, shifted by
+ * `twos`; what is none comes out above each quotient, once turned back (T. Granlund and P. L. Montgomery,
+ * "Division by invariant integers using multiplication", PLDI 1994, section 9). So one compare tells of both
+ * ends and of what is between blocks. */
 WEIR_INLINE bool class_finds_block(const struct size_class* k, uintptr_t distance, uint32_t* block) {
-    if (!arch_distance_below(distance, (size_t)k->capacity * k->bytes)) return false;
-    *block = class_block_index(k, (uint32_t)distance);
-    return *block * k->bytes == (uint32_t)distance;
+    uint64_t product = arch_distance_clear(distance) * k->exact;
+    uint64_t quotient = product >> k->twos | product << (-(unsigned)k->twos & 63);
+    *block = (uint32_t)quotient;
+    return quotient < k->capacity;
 }
 
 #endif

@@ -50,11 +50,11 @@ static WEIR_NOINLINE void slab_free_heapless(struct slice* s, block_t* p, uint64
     release_poke(); /* another thread's slab may have gone */
 }
 
-/* `all` blocks wait in a slab that somebody owns; the last one came from heap h, maybe heap_empty. */
-static WEIR_NOINLINE void slab_gave(struct heap* h, struct slice* s, uint32_t all) {
+/* `all` blocks wait in a slab that somebody owns; the last one came from the caller, who may have no heap. */
+static WEIR_NOINLINE void slab_gave(struct slice* s, uint32_t all) {
     size_t bytes = slab_class(s)->bytes; /* whatever the slab is by now: it is but a measure */
     uint32_t waiting = slab_given(s, all);
-    if (waiting != 0) visit_owed(h, waiting * bytes);
+    if (waiting != 0) visit_owed(heap_self(), waiting * bytes);
     release_poke(); /* the slab may have gone */
 }
 
@@ -239,6 +239,17 @@ static bool slab_takes_lone(struct heap* h, const struct slice* s) {
     return waits && owner != h && owner != NULL && outbox_is_passed(h, s);
 }
 
+/* A block that was to go to its slab's owner at once, which the slab has none of or is not to get it so. */
+static WEIR_NOINLINE void slab_free_ungiven(block_t* p, struct slice* s, uint64_t word_of_p,
+                                            const char* call) {
+    if (heap_self() == &heap_empty) {
+        slab_free_heapless(s, p, word_of_p);
+    } else {
+        if ((word_of_p & REMOTE_DOUBTED) == 0) p->seal = 0; /* it is marked again there */
+        slab_free_slow(p, s, call);
+    }
+}
+
 /* What lies in no chunk. */
 static WEIR_NOINLINE void span_free_near(void* p, struct slice* s, const char* call, struct heap* h) {
     size_t offset = (uintptr_t)p & (SLICE_BYTES - 1);
@@ -254,17 +265,12 @@ static WEIR_NOINLINE void span_free_near(void* p, struct slice* s, const char* c
             slab_free_slow(p, s, call);
             return;
         }
-        block_t* b = p;
-        uint64_t word_of_p = (offset / GRANULE + 1) | remote_mark(b);
+        uint64_t word_of_p = (offset / GRANULE + 1) | remote_mark(p);
         uint32_t told;
-        if (slab_give_owned(s, b, word_of_p, &told)) {
-            if (told != 0) slab_gave(h, s, told);
-        } else if (h == &heap_empty) {
-            slab_free_heapless(s, b, word_of_p);
-        } else {
-            if ((word_of_p & REMOTE_DOUBTED) == 0) b->seal = 0; /* it is marked again there */
-            slab_free_slow(b, s, call);
-        }
+        if (weir_unlikely(!slab_give_owned(s, p, word_of_p, &told)))
+            slab_free_ungiven(p, s, word_of_p, call);
+        else if (told != 0)
+            slab_gave(s, told);
         return;
     }
     free_unkept(p, call);

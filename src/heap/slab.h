@@ -211,8 +211,8 @@ WEIR_INLINE bool slab_give_owned(struct slice* s, block_t* p, uint64_t word_of_p
     } while (!cas_acq_rel(&s->remote, &word, (word & ~REMOTE_FIRST) + REMOTE_ONE + word_of_p));
     uint32_t all = (uint32_t)(word >> 32) + 1;
     uint64_t counts = load_acquire(&s->counts); /* acquire: as in slab_give_remote */
-    bool more = all == 1 || all % GIVEN_STEP == 0 || all == class_enough(slab_class(s)) ||
-                all == counts_built(counts) / GIVEN_PART || all == counts_used(counts);
+    bool more = all == 1 || all % GIVEN_STEP == 0 || all == counts_built(counts) / GIVEN_PART ||
+                all == counts_used(counts);
     *told = weir_unlikely(more) ? all : 0;
     return true;
 }

@@ -57,6 +57,28 @@ TEST(Class, BlockIndexIsExactForEveryOffset) {
     }
 }
 
+TEST(Class, BlocksStartAtMultiplesAlone) {
+    for (unsigned c = 0; c < SLAB_CLASSES; c++) {
+        const struct size_class& k = size_classes[c];
+        for (uintptr_t offset = 0; offset < 600u * 1024; offset++) {
+            uint32_t block = 0;
+            bool starts = offset % k.bytes == 0 && offset / k.bytes < k.capacity;
+            if (class_finds_block(&k, offset, &block) != starts || (starts && block != offset / k.bytes))
+                FAIL() << k.bytes << " at " << offset;
+        }
+        for (unsigned bit = 20; bit < 56; bit++)
+            for (intptr_t beside = -4096; beside <= 4096; beside += 16) {
+                uint32_t block;
+                uintptr_t far = (uintptr_t{1} << bit) + static_cast<uintptr_t>(beside);
+                EXPECT_FALSE(class_finds_block(&k, far, &block)) << k.bytes << " at " << far;
+            }
+        for (uintptr_t before = 1; before < 70000; before++) {
+            uint32_t block;
+            EXPECT_FALSE(class_finds_block(&k, -before, &block)) << k.bytes << " at -" << before;
+        }
+    }
+}
+
 TEST(Class, AlignedIsTheSmallestWhoseBlocksAllAre) {
     for (size_t align = 1; align <= SLAB_MAX; align *= 2)
         for (size_t size = 1; size <= SLAB_MAX; size += size < 2048 ? 1 : 97) {
