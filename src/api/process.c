@@ -60,10 +60,10 @@ WEIR_EXPORT void weir_thread_idle(void) {
     errno = saved;
 }
 
-static void thread_attached(void) {
+static void thread_attached(bool first) {
     int saved = errno;
     wire_reached();
-    if (os_thread_id() != os_process_id()) {
+    if (!first) {
         os_sandbox_thread_seen();
         uint32_t expected = KEY_NONE;
         if (cas_acq_rel(&thread_key_state, &expected, KEY_MAKING)) {

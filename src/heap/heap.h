@@ -211,8 +211,9 @@ WEIR_INLINE bool heap_is_passed(const struct heap* h, unsigned c) {
     return (h->passed[c / 64] >> c % 64 & 1) != 0;
 }
 
-/* Set by the api layer. Called by each thread that gets a heap, with no lock held. */
-WEIR_VAR_DECL void (*heap_attach_hook)(void);
+/* Set by the api layer. Called by each thread that gets a heap, with no lock held. `first`: it is the
+ * process's first one. */
+WEIR_VAR_DECL void (*heap_attach_hook)(bool first);
 /* Called by a thread that is about to give its heap away, with no lock held; it may still allocate and free.
  * Set when the first pool is made; Sync: relaxed. */
 WEIR_VAR_DECL void (*heap_detach_hook)(void);

@@ -34,7 +34,7 @@ __attribute__((used)) WEIR_TLS_MODEL _Thread_local void* weir_thread_word = &hea
 WEIR_UNWRITTEN WEIR_VAR struct heap heap_empty = {.bins = EMPTY_BINS, .lock = {.rank = LOCK_HEAP}};
 WEIR_VAR struct os_lock heaps_lock = {.rank = LOCK_HEAPS};
 WEIR_VAR struct heap_totals heap_totals;
-WEIR_VAR void (*heap_attach_hook)(void);
+WEIR_VAR void (*heap_attach_hook)(bool first);
 WEIR_VAR void (*heap_detach_hook)(void);
 WEIR_VAR void (*heap_tick_hook)(void);
 WEIR_VAR void (*heap_large_hook)(void);
@@ -155,9 +155,9 @@ static void heap_disband(struct heap* h, const char* call) {
     h->kept_bytes = h->closed_bytes = 0;
 }
 
-/* Whether the heap of a thread that ends is now the next one's as it is. Not where nobody would come by to
- * empty it out if there is no next one. What it has counts as something that a look is to see to. */
-static bool heap_parks(struct heap* h) {
+/* Whether the heap of a thread that ends, `tid`, is now the next one's as it is. Not where nobody would come
+ * by to empty it out if there is no next one. What it has counts as something that a look is to see to. */
+static bool heap_parks(struct heap* h, int tid) {
     uint32_t state = load_relaxed(&release_state);
     if (state == RELEASE_OFF || state == RELEASE_ALONE || full_is_on()) return false;
     outbox_flush_all(h);
@@ -168,7 +168,7 @@ static bool heap_parks(struct heap* h) {
                  bytes <= PARKED_BYTES_EACH && bytes + load_relaxed(&release_parked) <= PARKED_BYTES_ALL;
     if (parks) {
         h->parked_bytes = bytes + 1;
-        h->parked_tid = os_thread_id();
+        h->parked_tid = tid;
         add_relaxed(&release_parked, h->parked_bytes);
         heap_count_live(false);
         store_relaxed(&h->tid, 0);
@@ -395,11 +395,13 @@ WEIR_FN struct heap* heap_attach(void) {
         full_start();
         arena_start();
     }
-    struct heap* h = heap_take(os_thread_id());
+    int tid = os_thread_id();
+    struct heap* h = heap_take(tid);
+    bool first = tid == registry_process;
     if (h != NULL) arch_thread_word_set(h);
     os_lock_give(&heaps_lock);
     if (blocked) os_signals_restore(signals);
-    if (h != NULL && heap_attach_hook != NULL) heap_attach_hook();
+    if (h != NULL && heap_attach_hook != NULL) heap_attach_hook(first);
     return h;
 }
 
@@ -411,10 +413,12 @@ WEIR_FN void heap_detach(const char* call, bool ends) {
     /* A handler that forked here would leave its child a heap that is nobody's and half given away. */
     uint64_t signals;
     bool blocked = os_signals_block(&signals);
+    int tid = load_relaxed(&h->tid);
+    if (tid == TID_UNKNOWN) tid = os_thread_id(); /* the child of a raw fork */
     /* No allocation under way here is to find the heap again by the thread's id. */
     store_relaxed(&h->tid, TID_UNKNOWN);
     arch_thread_word_set(&heap_empty);
-    if (!ends || !heap_parks(h)) {
+    if (!ends || !heap_parks(h, tid)) {
         heap_disband(h, call);
         os_lock_take(&heaps_lock);
         heap_retire(h);

@@ -127,7 +127,7 @@ struct os_lock* unit_own_lock(void) { return &heap_self()->lock; }
 uint64_t unit_heaps_live(void) { return load_relaxed(&heap_totals.heaps_live); }
 uint64_t unit_heaps_made(void) { return load_relaxed(&heap_totals.heaps_made); }
 uint64_t unit_heaps_peak(void) { return load_relaxed(&heap_totals.heaps_peak); }
-void unit_set_hooks(void (*attach)(void), void (*tick)(void)) {
+void unit_set_hooks(void (*attach)(bool first), void (*tick)(void)) {
     heap_attach_hook = attach;
     heap_tick_hook = tick;
 }

@@ -65,7 +65,7 @@ struct os_lock* unit_own_lock(void);
 uint64_t unit_heaps_live(void);
 uint64_t unit_heaps_made(void);
 uint64_t unit_heaps_peak(void);
-void unit_set_hooks(void (*attach)(void), void (*tick)(void));
+void unit_set_hooks(void (*attach)(bool first), void (*tick)(void));
 
 /* Blocks in chunks: heap/arena.h and heap/medium.h. */
 enum { UNIT_MEDIUM_CLASSES = CLASS_COUNT - SMALL_CLASSES, UNIT_CHUNK_BYTES = 1 << 20 };

@@ -432,11 +432,16 @@ TEST(Heap, ZeroableBlocksAreZeroWhenTheySaySo) {
     }));
 }
 
-unsigned attached, ticked;
+unsigned attached, attached_first, ticked;
 
 TEST(Heap, CallsItsHooks) {
     EXPECT_FINE(in_child([] {
-        unit_set_hooks([] { attached++; }, [] { ticked++; });
+        unit_set_hooks(
+            [](bool first) {
+                attached++;
+                attached_first += first ? 1 : 0;
+            },
+            [] { ticked++; });
         EXPECT_EQ(unit_self(), nullptr);
         unit_alloc(1);
         EXPECT_NE(unit_self(), nullptr);
@@ -447,6 +452,13 @@ TEST(Heap, CallsItsHooks) {
         struct unit_figures f;
         unit_census(&f);
         EXPECT_EQ(ticked, f.slow_calls);
+        EXPECT_EQ(attached_first, 1u);
+        std::thread([] {
+            unit_alloc(1);
+            unit_detach();
+        }).join();
+        EXPECT_EQ(attached, 2u);
+        EXPECT_EQ(attached_first, 1u); // the process's first thread alone
     }));
 }
 
