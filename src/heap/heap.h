@@ -148,11 +148,11 @@ struct heap {
     bool medium_zero;                /* the next one from there is to be zero, where memory is tagged; */
     void* medium_zeroed;             /* and this one was */
     /* The large block that the thread freed last: see large.h. */
-    struct slice* kept_large;  /* Sync: atomic: its owner puts one in, anybody takes it out */
+    struct slice* kept_large;  /* Sync: kept_gate; relaxed atomic, for the census */
     size_t kept_large_bytes;   /* how large it is; LARGE_FENCED: see the next */
     size_t kept_fenced_bytes;  /* how large one that has fences is */
     bool kept_large_needed;    /* since the thread last looked */
-    bool kept_large_owed;      /* Sync: relaxed; release_owed knows that there is one */
+    bool kept_large_owed;      /* Sync: relaxed atomic; release_owed knows that there is one */
     uint64_t kept_large_turns; /* Sync: relaxed; how often it was given out again */
     /* Sampling: see guard.h. */
     uint64_t guard_left; /* blocks that go to bins, and other allocations, to the next sampled one */

@@ -97,15 +97,22 @@ static bool large_owes(struct heap* h, size_t bytes) {
     return true;
 }
 
-WEIR_FN void large_drop(struct heap* h) {
+WEIR_FN void large_take(struct heap* h) {
     /* First, and also where none is kept just now: what comes from here on is told again. */
     store_relaxed(&h->kept_large_owed, false);
     if (load_relaxed(&h->kept_large) == NULL) return;
     /* Under the lock, so that a fork meanwhile does not leave its child a block that is nobody's. */
     span_lock();
-    struct slice* s = xchg_acquire(&h->kept_large, NULL); /* pairs with large_keep */
-    if (s != NULL) large_gone_locked(s);
+    struct slice* s = load_relaxed(&h->kept_large);
+    store_relaxed(&h->kept_large, NULL);
+    large_gone_locked(s);
     os_lock_give(&page_lock);
+}
+
+WEIR_FN void large_drop(struct heap* h) {
+    uint32_t inside = medium_enter_count(h);
+    large_take(h);
+    medium_leave(h, inside);
 }
 
 WEIR_FN void large_age(struct heap* h) {
@@ -129,9 +136,9 @@ WEIR_FN struct large_figures large_live(void) {
 
 /* The block that is kept, about to get another end; NULL: somebody took it. */
 static struct slice* large_take_kept(struct heap* h) {
-    heap_enter(h);
+    uint32_t inside = medium_enter_count(h);
     struct slice* s = large_unkeep(h);
-    heap_leave(h);
+    medium_leave(h, inside);
     if (s != NULL) large_tail_take(s);
     return s;
 }
@@ -210,13 +217,12 @@ WEIR_FN void large_free(struct slice* s, const char* call) {
     bool fenced = large_is_fenced(s);
     if (h != &heap_empty && (fenced ? large_close_fenced(s) : large_may_stay(s))) {
         size_t bytes = s->bytes;
-        heap_enter(h);
+        uint32_t inside = medium_enter_keep(h);
         gone = load_relaxed(&h->kept_large);
-        if (gone != NULL) gone = xchg_acquire(&h->kept_large, NULL); /* pairs with large_keep */
         large_keep(h, s);
         if (fenced) large_keep_fenced(h);
         owes = large_owes(h, bytes);
-        heap_leave(h);
+        medium_leave(h, inside);
     }
     if (gone != NULL) large_gone(gone);
     if (gone == NULL && !owes) return;

@@ -1,7 +1,8 @@
 /* large.h: blocks that are too large for a slab: whole spans, usable to the last OS page.
  *
  * Internal to the heap layer. Each thread keeps the block that it freed last as it is, up to 1 MiB
- * (LARGE_KEPT_SLICES), for its next one of that size. A visitor (visit.h) takes it when the thread sleeps.
+ * (LARGE_KEPT_SLICES), for its next one of that size. A visitor takes it, with what else the thread keeps,
+ * when it sleeps: see medium_visit.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -9,6 +10,7 @@
 #define WEIR_HEAP_LARGE_H
 
 #include "heap/heap.h"
+#include "heap/medium.h"
 
 /* A larger block is kept by no thread. */
 enum { LARGE_KEPT_SLICES = 16 };
@@ -25,17 +27,17 @@ WEIR_INLINE bool large_may_stay(const struct slice* s) {
     return s->span_slices <= LARGE_KEPT_SLICES && s->region == 0 &&
            (s->flags & (SLICE_MOVED | SLICE_FENCED)) == 0;
 }
-/* Keep a freed block; none is kept. */
+/* Keep a freed block; none is kept, and the owner is inside. */
 WEIR_INLINE void large_keep(struct heap* h, struct slice* s) {
     s->flags |= SLICE_KEPT;
     h->kept_large_bytes = s->bytes;
-    /* Release: publishes the record to visitors. Nobody else puts one in. */
-    store_release(&h->kept_large, s);
+    store_release(&h->kept_large, s); /* publishes the record to the census */
 }
-/* What the thread keeps; NULL: a visitor has been here. */
+/* What the thread keeps, which is inside; NULL: a visitor has been here. */
 WEIR_INLINE struct slice* large_unkeep(struct heap* h) {
-    struct slice* s = xchg_acquire(&h->kept_large, NULL); /* pairs with large_keep */
+    struct slice* s = load_relaxed(&h->kept_large);
     if (weir_unlikely(s == NULL)) return NULL;
+    store_relaxed(&h->kept_large, NULL);
     s->flags &= (uint8_t)~SLICE_KEPT;
     h->kept_large_needed = true;
     store_relaxed(&h->kept_large_turns, h->kept_large_turns + 1);
@@ -46,9 +48,10 @@ WEIR_INLINE void* large_alloc_kept(size_t size) {
     struct heap* h = heap_self();
     if (load_relaxed(&h->kept_large) == NULL) return NULL;
     if (h->kept_large_bytes - size >= (size_t)1 << page_shift) return NULL;
-    heap_enter(h);
+    uint32_t inside;
+    if (weir_unlikely(!medium_enter(h, &inside))) return NULL;
     struct slice* s = large_unkeep(h);
-    heap_leave(h);
+    medium_leave(h, inside);
     return s == NULL ? NULL : (void*)slice_address(s);
 }
 /* Free block p of record s, if it is one that the thread can keep, beside no other, with nobody to be told.
@@ -58,13 +61,16 @@ WEIR_INLINE bool large_free_kept(struct slice* s, const void* p) {
     if (h == &heap_empty || slice_address(s) != (uintptr_t)p || large_is_kept(s)) return false;
     if (!large_may_stay(s) || load_relaxed(&h->kept_large) != NULL || !load_relaxed(&h->kept_large_owed))
         return false;
-    heap_enter(h);
+    uint32_t inside;
+    if (weir_unlikely(!medium_enter(h, &inside))) return false;
     large_keep(h, s);
-    heap_leave(h);
+    medium_leave(h, inside);
     return true;
 }
-/* Give back what a heap keeps: by anybody. */
+/* Give back what a heap keeps. The caller owns it. */
 WEIR_FN void large_drop(struct heap* h);
+/* The same by a visitor, who may take what the heap keeps just now. */
+WEIR_FN void large_take(struct heap* h);
 /* Now and then, by the owner: give it back if it was not needed since the last time. */
 WEIR_FN void large_age(struct heap* h);
 /* Large blocks in the program's hands. Sync: exact when no thread allocates any. */

@@ -7,6 +7,7 @@
 #include "core/options.h"
 #include "core/report.h"
 #include "heap/full.h"
+#include "heap/large.h"
 #include "heap/refill.h"
 #include "heap/registry.h"
 #include "heap/retag.h"
@@ -34,14 +35,13 @@ static WEIR_COLD void medium_open(struct heap* h) {
     visit_owed(h, least);
 }
 
-/* As medium_enter, always: to keep blocks; or to see to the counts and give back what is kept. Where all was
- * taken no visitor comes before the owner opens. */
-static uint32_t medium_enter_keep(struct heap* h) {
+WEIR_FN uint32_t medium_enter_keep(struct heap* h) {
     uint32_t inside;
     while (!medium_enter(h, &inside)) medium_open(h);
     return inside;
 }
-static uint32_t medium_enter_count(struct heap* h) {
+
+WEIR_FN uint32_t medium_enter_count(struct heap* h) {
     if (load_acquire(&h->kept_gate) != KEPT_TAKEN) return medium_enter_keep(h); /* pairs with kept_take */
     uint32_t inside = h->kept_inside;
     store_relaxed(&h->kept_inside, inside + 1);
@@ -340,6 +340,7 @@ static void kept_take(struct heap* h) {
             struct outgoing o;
             outgoing_start(&o);
             outgoing_put_all(&o, h);
+            large_take(h);
             store_release(&h->kept_gate, (uint32_t)KEPT_TAKEN); /* pairs with medium_enter_count */
             outgoing_send(&o);
         }

@@ -72,6 +72,11 @@ WEIR_INLINE void medium_leave(struct heap* h, uint32_t inside) {
     __atomic_signal_fence(__ATOMIC_SEQ_CST);
     store_release(&h->kept_inside, inside); /* a visitor that sees it sees the ring as it is */
 }
+/* As medium_enter, always; the gate is open then. */
+WEIR_FN uint32_t medium_enter_keep(struct heap* h);
+/* The same to see to the counts, or to give back what is kept: where a visitor took all the gate stays as it
+ * is, as none comes before the owner opens. */
+WEIR_FN uint32_t medium_enter_count(struct heap* h);
 /* The youngest block of a ring, for the program; NULL: there is none. At each instruction a fork's child
  * may go on with what is there: a block is in the ring, or the caller's. */
 WEIR_INLINE void* medium_unkeep(struct heap* h, unsigned row) {

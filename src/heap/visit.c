@@ -67,8 +67,8 @@ WEIR_FN void heaps_visit(bool all) {
     arena_publish_all();
     if (!all) registry_look();
     heaps_unpark(all);
-    for (struct heap* h = registry_first(); h != NULL; h = h->registry_next)
-        if (all || load_relaxed(&h->visit_idle)) large_drop(h);
+    struct heap* own = heap_self(); /* which medium_visit passes by: its thread is at work */
+    if (own != &heap_empty && (all || load_relaxed(&own->visit_idle))) large_drop(own);
     for (uint32_t row = 0; region_visit(row);) row++;
     if (blocked) os_signals_restore(signals);
 }

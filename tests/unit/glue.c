@@ -89,7 +89,6 @@ unsigned unit_parked_count(void) {
     return count;
 }
 uint64_t unit_large_bytes(void) { return large_live().bytes; }
-void unit_large_drop(struct heap* h) { large_drop(h); }
 void unit_large_free(const void* p) { large_free(slice_find(p), "free"); }
 bool unit_keeps_large(void) { return load_relaxed(&heap_self()->kept_large) != NULL; }
 void unit_collect(void) { heap_collect(); }

@@ -191,11 +191,10 @@ TEST(Large, OwnersAndVisitorsAtWork) {
         constexpr unsigned owners = 3;
         const unsigned rounds = unit_sanitized || unit_emulated ? 3000 : 20000;
         std::atomic<unsigned> at_work{owners};
-        std::atomic<struct heap*> heaps[owners] = {};
         std::vector<std::thread> threads;
         for (unsigned t = 0; t < owners; t++)
             threads.emplace_back([&, t] {
-                heaps[t] = unit_attach();
+                unit_attach();
                 Random random(t);
                 for (unsigned n = 0; n < rounds; n++) {
                     size_t bytes = 600000 + random.below(8) * 50000;
@@ -210,9 +209,7 @@ TEST(Large, OwnersAndVisitorsAtWork) {
                 while (at_work != 0) usleep(200); // no heap is another thread's meanwhile
                 unit_detach();
             });
-        while (at_work != 0)
-            for (auto& h : heaps)
-                if (h != nullptr) unit_large_drop(h);
+        while (at_work != 0) unit_visit(true);
         for (std::thread& t : threads) t.join();
         EXPECT_EQ(unit_large_bytes(), 0u);
         EXPECT_EQ(figures().live_blocks, 0u);
