@@ -4,8 +4,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "arenas.h"
 #include "forked.h"
+#include "stepping.h"
 #include <algorithm>
-#include <ucontext.h>
 
 namespace {
 
@@ -54,14 +54,8 @@ class Stepper {
     static inline uint64_t blocks; // what the bits said last
     static inline unsigned changes;
 
-    static void start() {
-        struct sigaction action = {};
-        action.sa_sigaction = step;
-        action.sa_flags = SA_SIGINFO;
-        sigaction(SIGTRAP, &action, nullptr);
-        __asm__ volatile("pushfq; orq $0x100, (%%rsp); popfq" : : : "memory", "cc");
-    }
-    static void stop() { __asm__ volatile("pushfq; andq $~0x100, (%%rsp); popfq" : : : "memory", "cc"); }
+    static void start() { stepping_start(step); }
+    static void stop() { stepping_stop(); }
     static void end_child() {
         if (is_child) _exit(child_is_sound() ? 0 : 1);
     }
@@ -84,7 +78,7 @@ class Stepper {
             unit_fork_child();
             if (!goes_on) _exit(child_is_sound() ? 0 : 1);
             is_child = true;
-            static_cast<ucontext_t*>(context)->uc_mcontext.gregs[REG_EFL] &= ~0x100ll;
+            stepping_ends(context);
             return;
         }
         unit_fork_parent();
