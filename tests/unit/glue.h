@@ -28,9 +28,9 @@ void unit_list_again(struct slice* s);
 bool unit_lists(unsigned c); /* whether the thread has a slab of class c besides the active one */
 uint64_t unit_parked(void);  /* bytes in heaps that do */
 unsigned unit_parked_count(void);
-uint64_t unit_large_bytes(void);      /* of live ones */
-void unit_large_free(const void* p);  /* whose kind was looked at */
-bool unit_keeps_large(void);          /* the calling thread, for its next one */
+uint64_t unit_large_bytes(void);     /* of live ones */
+void unit_large_free(const void* p); /* whose kind was looked at */
+bool unit_keeps_large(void);         /* the calling thread, for its next one */
 void unit_collect(void);
 void unit_visit(bool all);
 void unit_visit_asked(void);
