@@ -51,7 +51,8 @@ static const struct option_row option_rows[] = {
 };
 enum { option_count = sizeof option_rows / sizeof option_rows[0] };
 
-WEIR_VAR struct core_options core_options = {
+/* Written before the first block alone, and mostly not at all. */
+WEIR_UNWRITTEN WEIR_VAR struct core_options core_options = {
 #define WEIR_OPTION(name, type, value, min, max, help) .name = (value),
 #define WEIR_OPTION_ENUM(name, value, words, help) .name = (value),
 #define WEIR_OPTION_TEXT(name, form, help) .name = 0,

@@ -91,7 +91,8 @@ static void* span_block_alloc(size_t size, size_t align, bool* zeroed) {
 /* A block of a class above the small ones, of which the thread keeps none, from its bin or a chunk; NULL:
  * class_alloc knows more. */
 static void* medium_alloc_direct(struct heap* h, unsigned c) {
-    if (weir_unlikely(h->guard_left <= 1 || load_relaxed(&h->kept_gate) == KEPT_ASKED)) return NULL;
+    if (weir_unlikely(h->guard_left <= 1 || load_relaxed(&h->gates[GATE_MEDIUM].state) == KEPT_ASKED))
+        return NULL;
     h->guard_left--; /* heap_empty has none, and is never written to */
     void* p = h->bins[c].head == NULL ? medium_alloc_shared(h, c, 1)
                                       : bin_pop(&h->bins[c], (size_t)size_classes[c].slices << SLICE_SHIFT);

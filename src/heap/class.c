@@ -19,8 +19,8 @@
      .slices = SLICES(b),                                                                                    \
      .capacity = CAPACITY(b),                                                                                \
      .enough = ENOUGH(b),                                                                                    \
-     .twos = __builtin_ctz(b),                                                                               \
-     .exact = INVERSE(ODD(b)),                                                                               \
+     .turn = __builtin_ctz(b) + CLASS_TAG_BITS,                                                              \
+     .exact = INVERSE(ODD(b)) << CLASS_TAG_BITS,                                                             \
      .inverse = ((1ull << 40) + (b) - 1) / (b)}
 #define ROWS8(base, step)                                                                                    \
     ROW((base) + (step)), ROW((base) + 2 * (step)), ROW((base) + 3 * (step)), ROW((base) + 4 * (step)),      \

@@ -23,14 +23,16 @@ enum {
     CLASS_COUNT = SLAB_CLASSES + 3 * 8
 };
 
+/* The bits of a tag in an address. */
+enum { CLASS_TAG_BITS = ARCH_HAS_TAGS ? 8 : 0 };
 struct size_class {
     uint32_t bytes;    /* of a block */
     uint32_t slices;   /* of a slab; 0: there are none, and no capacity */
     uint32_t capacity; /* blocks in a slab; with tagging, the slab does not end with the last one */
     uint16_t enough;   /* see class_enough */
-    uint16_t twos;     /* bytes == odd << twos */
+    uint16_t turn;     /* twos + CLASS_TAG_BITS, where bytes == odd << twos */
     uint64_t inverse;  /* ceil(2^40 / bytes): offset * inverse >> 40 == offset / bytes below 512 KiB */
-    uint64_t exact;    /* exact * odd == 1 modulo 2^64: see class_finds_block */
+    uint64_t exact;    /* exact * odd == 1 << CLASS_TAG_BITS modulo 2^64: see class_finds_block */
 };
 WEIR_VAR_DECL struct size_class size_classes[CLASS_COUNT]; /* written by classes_start alone */
 
@@ -63,13 +65,14 @@ WEIR_INLINE uint32_t class_block_index(const struct size_class* k, size_t offset
 WEIR_INLINE uint32_t class_enough(const struct size_class* k) { return k->enough; }
 
 /* Whether a block of a slab starts at `distance` from its start, the difference of two addresses of which one
- * may carry a tag; *block is its index. A multiple of `bytes` times `exact` is its quotient, shifted by
- * `twos`; what is none comes out above each quotient, once turned back (T. Granlund and P. L. Montgomery,
- * "Division by invariant integers using multiplication", PLDI 1994, section 9). So one compare tells of both
- * ends and of what is between blocks. */
+ * may carry a tag; *block is its index. A multiple of `bytes` times the inverse of its odd part is its
+ * quotient, shifted; what is none comes out above each quotient, once turned back (T. Granlund and P. L.
+ * Montgomery, "Division by invariant integers using multiplication", PLDI 1994, section 9). So one compare
+ * tells of both ends and of what is between blocks. `exact` is shifted by the bits of a tag, which thereby
+ * goes. */
 WEIR_INLINE bool class_finds_block(const struct size_class* k, uintptr_t distance, uint32_t* block) {
-    uint64_t product = arch_distance_clear(distance) * k->exact;
-    uint64_t quotient = product >> k->twos | product << (-(unsigned)k->twos & 63);
+    uint64_t product = distance * k->exact;
+    uint64_t quotient = product >> k->turn | product << (-(unsigned)k->turn & 63);
     *block = (uint32_t)quotient;
     return quotient < k->capacity;
 }

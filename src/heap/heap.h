@@ -69,7 +69,7 @@ struct kept_block {
     uint16_t* known; /* what is known of it: see BLOCK_CLASS */
 };
 struct kept_medium {
-    uint32_t from, to; /* Sync: see kept_gate; relaxed atomics, for the census */
+    uint32_t from, to; /* Sync: GATE_MEDIUM; relaxed atomics, for the census */
     uint32_t limit;    /* of `to`, while so many may wait; 0: not known yet; Sync: as `from` */
     uint32_t bytes;    /* of one; set with `limit`; of the long one, with each that comes */
 };
@@ -77,8 +77,14 @@ struct kept_ring {
     struct kept_block at[KEPT_RING];
 };
 
-/* Whether the owner may use its kept medium blocks: not once a visitor asked for them, or took them. */
+/* Whether the owner may use what it keeps: not once a visitor asked for it, or took it. */
 enum { KEPT_OPEN, KEPT_ASKED, KEPT_TAKEN };
+/* Of its medium blocks, and of its large one: each goes when it was not used. */
+enum { GATE_MEDIUM, GATE_LARGE, GATES };
+struct gate {
+    uint32_t state;  /* KEPT_OPEN, or else: the owner opens it, under the lock. Sync: relaxed atomic; */
+    uint32_t inside; /* the owner is at what is kept: Sync: see gate_enter */
+};
 
 /* Of a class whose active slab is direct, since the owner last looked at it: see direct.h. Of other classes
  * only `taken` changes, and means nothing. */
@@ -135,20 +141,19 @@ struct heap {
     uint32_t spare_turn;
     uint32_t spare_slices; /* of all of them */
     /* Medium blocks: see medium.h. */
-    uint32_t kept_gate;   /* KEPT_OPEN, or else: the owner opens it, under the lock. Sync: relaxed atomic; */
-    uint32_t kept_inside; /* the owner is at them: Sync: see medium_enter */
+    struct gate gates[GATES];
     uint16_t medium_out[LONG_CLASS]; /* that this thread took from chunks and did not give back, halved
-                                            now and then; Sync: kept_gate */
+                                            now and then; Sync: GATE_MEDIUM */
     uint64_t medium_out_bytes;       /* likewise, of all classes, never halved */
     uint32_t medium_longest;         /* of the blocks freed lately, in bytes, above SLAB_MAX; or 0 */
-    ptrdiff_t kept_medium_room;      /* what else may be kept, in bytes; Sync: kept_gate */
+    ptrdiff_t kept_medium_room;      /* what else may be kept, in bytes; Sync: GATE_MEDIUM */
     ptrdiff_t kept_medium_max;       /* what may be kept in all, as of the last slow call */
     uint32_t medium_hand;            /* the class whose blocks go next, in turns */
     uint32_t arena;                  /* where the last one came from */
     bool medium_zero;                /* the next one from there is to be zero, where memory is tagged; */
     void* medium_zeroed;             /* and this one was */
     /* The large block that the thread freed last: see large.h. */
-    struct slice* kept_large;  /* Sync: kept_gate; relaxed atomic, for the census */
+    struct slice* kept_large;  /* Sync: GATE_LARGE; relaxed atomic, for the census */
     size_t kept_large_bytes;   /* how large it is; LARGE_FENCED: see the next */
     size_t kept_fenced_bytes;  /* how large one that has fences is */
     bool kept_large_needed;    /* since the thread last looked */

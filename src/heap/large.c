@@ -105,14 +105,14 @@ WEIR_FN void large_take(struct heap* h) {
     span_lock();
     struct slice* s = load_relaxed(&h->kept_large);
     store_relaxed(&h->kept_large, NULL);
-    large_gone_locked(s);
+    if (s != NULL) large_gone_locked(s);
     os_lock_give(&page_lock);
 }
 
 WEIR_FN void large_drop(struct heap* h) {
-    uint32_t inside = medium_enter_count(h);
+    uint32_t inside = gate_enter_count(h, GATE_LARGE);
     large_take(h);
-    medium_leave(h, inside);
+    gate_leave(&h->gates[GATE_LARGE], inside);
 }
 
 WEIR_FN void large_age(struct heap* h) {
@@ -136,9 +136,9 @@ WEIR_FN struct large_figures large_live(void) {
 
 /* The block that is kept, about to get another end; NULL: somebody took it. */
 static struct slice* large_take_kept(struct heap* h) {
-    uint32_t inside = medium_enter_count(h);
+    uint32_t inside = gate_enter_count(h, GATE_LARGE);
     struct slice* s = large_unkeep(h);
-    medium_leave(h, inside);
+    gate_leave(&h->gates[GATE_LARGE], inside);
     if (s != NULL) large_tail_take(s);
     return s;
 }
@@ -176,12 +176,6 @@ static bool large_close_fenced(struct slice* s) {
     return small && fence_close(s);
 }
 
-/* What is kept was put there as any other. */
-static void large_keep_fenced(struct heap* h) {
-    h->kept_fenced_bytes = h->kept_large_bytes;
-    h->kept_large_bytes = LARGE_FENCED;
-}
-
 static struct slice* large_span(size_t bytes, size_t align_slices, bool* zeroed) {
     struct slice* s = fence_is_on ? fence_alloc(bytes, align_slices, zeroed) : NULL;
     return s != NULL ? s : span_alloc(large_slices(bytes), align_slices, zeroed);
@@ -217,12 +211,14 @@ WEIR_FN void large_free(struct slice* s, const char* call) {
     bool fenced = large_is_fenced(s);
     if (h != &heap_empty && (fenced ? large_close_fenced(s) : large_may_stay(s))) {
         size_t bytes = s->bytes;
-        uint32_t inside = medium_enter_keep(h);
+        uint32_t inside = gate_enter_keep(h, GATE_LARGE);
         gone = load_relaxed(&h->kept_large);
-        large_keep(h, s);
-        if (fenced) large_keep_fenced(h);
+        store_relaxed(&h->kept_large, NULL);
+        __atomic_signal_fence(__ATOMIC_SEQ_CST);
+        if (fenced) h->kept_fenced_bytes = bytes;
+        large_keep(h, s, fenced ? (size_t)LARGE_FENCED : bytes);
         owes = large_owes(h, bytes);
-        medium_leave(h, inside);
+        gate_leave(&h->gates[GATE_LARGE], inside);
     }
     if (gone != NULL) large_gone(gone);
     if (gone == NULL && !owes) return;

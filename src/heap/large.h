@@ -27,10 +27,11 @@ WEIR_INLINE bool large_may_stay(const struct slice* s) {
     return s->span_slices <= LARGE_KEPT_SLICES && s->region == 0 &&
            (s->flags & (SLICE_MOVED | SLICE_FENCED)) == 0;
 }
-/* Keep a freed block; none is kept, and the owner is inside. */
-WEIR_INLINE void large_keep(struct heap* h, struct slice* s) {
+/* Keep a freed block, as one of so many bytes; none is kept, and the owner is inside. At each instruction a
+ * fork's child may go on with what is there. */
+WEIR_INLINE void large_keep(struct heap* h, struct slice* s, size_t bytes) {
     s->flags |= SLICE_KEPT;
-    h->kept_large_bytes = s->bytes;
+    h->kept_large_bytes = bytes;
     store_release(&h->kept_large, s); /* publishes the record to the census */
 }
 /* What the thread keeps, which is inside; NULL: a visitor has been here. */
@@ -49,9 +50,9 @@ WEIR_INLINE void* large_alloc_kept(size_t size) {
     if (load_relaxed(&h->kept_large) == NULL) return NULL;
     if (h->kept_large_bytes - size >= (size_t)1 << page_shift) return NULL;
     uint32_t inside;
-    if (weir_unlikely(!medium_enter(h, &inside))) return NULL;
+    if (weir_unlikely(!gate_enter(&h->gates[GATE_LARGE], &inside))) return NULL;
     struct slice* s = large_unkeep(h);
-    medium_leave(h, inside);
+    gate_leave(&h->gates[GATE_LARGE], inside);
     return s == NULL ? NULL : (void*)slice_address(s);
 }
 /* Free block p of record s, if it is one that the thread can keep, beside no other, with nobody to be told.
@@ -62,9 +63,9 @@ WEIR_INLINE bool large_free_kept(struct slice* s, const void* p) {
     if (!large_may_stay(s) || load_relaxed(&h->kept_large) != NULL || !load_relaxed(&h->kept_large_owed))
         return false;
     uint32_t inside;
-    if (weir_unlikely(!medium_enter(h, &inside))) return false;
-    large_keep(h, s);
-    medium_leave(h, inside);
+    if (weir_unlikely(!gate_enter(&h->gates[GATE_LARGE], &inside))) return false;
+    large_keep(h, s, s->bytes);
+    gate_leave(&h->gates[GATE_LARGE], inside);
     return true;
 }
 /* Give back what a heap keeps. The caller owns it. */

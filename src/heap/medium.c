@@ -27,24 +27,25 @@ static bool medium_is_dense(struct heap* h, unsigned c) {
 
 /* A visitor has been here, or nobody used what is kept so far. What is kept from now on is told: somebody is
  * to come for it. */
-static WEIR_COLD void medium_open(struct heap* h) {
+static WEIR_COLD void gate_open(struct heap* h, unsigned gate) {
     enum { least = 65536 };
     os_lock_take(&h->lock); /* no visitor takes anything just now */
-    store_relaxed(&h->kept_gate, (uint32_t)KEPT_OPEN);
+    store_relaxed(&h->gates[gate].state, (uint32_t)KEPT_OPEN);
     os_lock_give(&h->lock);
     visit_owed(h, least);
 }
 
-WEIR_FN uint32_t medium_enter_keep(struct heap* h) {
+WEIR_FN uint32_t gate_enter_keep(struct heap* h, unsigned gate) {
     uint32_t inside;
-    while (!medium_enter(h, &inside)) medium_open(h);
+    while (!gate_enter(&h->gates[gate], &inside)) gate_open(h, gate);
     return inside;
 }
 
-WEIR_FN uint32_t medium_enter_count(struct heap* h) {
-    if (load_acquire(&h->kept_gate) != KEPT_TAKEN) return medium_enter_keep(h); /* pairs with kept_take */
-    uint32_t inside = h->kept_inside;
-    store_relaxed(&h->kept_inside, inside + 1);
+WEIR_FN uint32_t gate_enter_count(struct heap* h, unsigned gate) {
+    struct gate* g = &h->gates[gate];
+    if (load_acquire(&g->state) != KEPT_TAKEN) return gate_enter_keep(h, gate); /* pairs with kept_take */
+    uint32_t inside = g->inside;
+    store_relaxed(&g->inside, inside + 1);
     return inside;
 }
 
@@ -73,7 +74,7 @@ static void* medium_from_arena(struct heap* h, unsigned m, size_t align, bool ze
     if (p == NULL) p = zero ? arena_alloc_zeroed(&h->arena, m, align) : arena_alloc(&h->arena, m, align);
     if (p == NULL) return NULL;
     if (zero) h->medium_zeroed = p;
-    uint32_t inside = medium_enter_count(h);
+    uint32_t inside = gate_enter_count(h, GATE_MEDIUM);
     medium_came(h, m);
     medium_leave(h, inside);
     store_relaxed(&h->handed_out, h->handed_out + 1);
@@ -102,7 +103,7 @@ WEIR_FN void* medium_alloc_shared(struct heap* h, unsigned c, size_t align) {
 WEIR_FN void* medium_alloc(struct heap* h, unsigned c, size_t align) {
     unsigned m = c - SMALL_CLASSES;
     unsigned row = medium_ring(m);
-    if (weir_unlikely(load_relaxed(&h->kept_gate) == KEPT_ASKED)) medium_open(h);
+    if (weir_unlikely(load_relaxed(&h->gates[GATE_MEDIUM].state) == KEPT_ASKED)) gate_open(h, GATE_MEDIUM);
     if (((uintptr_t)medium_youngest(h, row)->block & (align - 1)) == 0) {
         void* kept = row == KEPT_LONG ? medium_unkeep_long(h, m) : medium_unkeep(h, row);
         if (kept != NULL) return kept;
@@ -215,7 +216,7 @@ static bool medium_free_own(struct heap* h, unsigned m, void* p, uint16_t* block
     uint32_t bytes = (uint32_t)medium_bytes(m);
     unsigned row = medium_ring(m);
     struct kept_medium* k = &h->kept_medium[row];
-    uint32_t inside = medium_enter_keep(h);
+    uint32_t inside = gate_enter_keep(h, GATE_MEDIUM);
     if (row == KEPT_LONG && bytes > h->medium_longest) h->medium_longest = bytes;
     ptrdiff_t most = medium_kept_max(h);
     h->kept_medium_room += most - h->kept_medium_max;
@@ -274,7 +275,7 @@ WEIR_FN bool medium_grow(struct slice* s, const void* p, size_t size) {
     unsigned m = class_of(size) - SMALL_CLASSES;
     if (!arena_grow(s, p, m)) return false;
     if (h == &heap_empty) return true;
-    uint32_t inside = medium_enter_count(h);
+    uint32_t inside = gate_enter_count(h, GATE_MEDIUM);
     medium_gone(h, before, 1, medium_bytes(before));
     medium_came(h, m);
     medium_leave(h, inside);
@@ -295,14 +296,14 @@ static void outgoing_put_all(struct outgoing* o, struct heap* h) {
 WEIR_FN void medium_drop_all(struct heap* h) {
     struct outgoing o;
     outgoing_start(&o);
-    uint32_t inside = medium_enter_count(h);
+    uint32_t inside = gate_enter_count(h, GATE_MEDIUM);
     outgoing_put_all(&o, h);
     medium_leave(h, inside);
     outgoing_send(&o);
 }
 
 WEIR_FN void medium_age(struct heap* h) {
-    uint32_t inside = medium_enter_count(h);
+    uint32_t inside = gate_enter_count(h, GATE_MEDIUM);
     for (unsigned m = 0; m < LONG_CLASS; m++) h->medium_out[m] /= 2;
     h->medium_longest = 0;
     medium_leave(h, inside);
@@ -310,10 +311,16 @@ WEIR_FN void medium_age(struct heap* h) {
 
 /* ---- Visitors. */
 
-static bool kept_any(uint32_t gate) {
+static bool kept_any(uint32_t state) {
     for (struct heap* h = registry_first(); h != NULL; h = h->registry_next)
-        if (h != heap_self() && load_relaxed(&h->kept_gate) == gate) return true;
+        for (unsigned i = 0; i < GATES; i++)
+            if (h != heap_self() && load_relaxed(&h->gates[i].state) == state) return true;
     return false;
+}
+
+static void gates_change(struct heap* h, uint32_t from, uint32_t to) {
+    for (unsigned i = 0; i < GATES; i++)
+        if (load_relaxed(&h->gates[i].state) == from) store_relaxed(&h->gates[i].state, to);
 }
 
 /* Owners that use what they keep from now on open the gate first, under the heap's lock. The lock here, so
@@ -322,28 +329,34 @@ static void kept_ask(void) {
     if (!kept_any(KEPT_OPEN) || !os_barrier_ready()) return;
     os_lock_take(&heaps_lock);
     for (struct heap* h = registry_first(); h != NULL; h = h->registry_next)
-        if (h != heap_self() && load_relaxed(&h->kept_gate) == KEPT_OPEN)
-            store_relaxed(&h->kept_gate, (uint32_t)KEPT_ASKED);
-    bool asked = os_barrier(); /* pairs with medium_enter */
+        if (h != heap_self()) gates_change(h, KEPT_OPEN, KEPT_ASKED);
+    bool asked = os_barrier(); /* pairs with gate_enter */
     for (struct heap* h = registry_first(); h != NULL && !asked; h = h->registry_next)
-        if (load_relaxed(&h->kept_gate) == KEPT_ASKED) store_relaxed(&h->kept_gate, (uint32_t)KEPT_OPEN);
+        gates_change(h, KEPT_ASKED, KEPT_OPEN);
     os_lock_give(&heaps_lock);
 }
 
-/* Of who was asked and did not open since. One that is inside is let alone: it may have been stopped there,
- * or be a handler's. */
+/* Whether the owner was asked and did not open since. One that is inside is let alone: it may have been
+ * stopped there, or be a handler's. */
+static bool gate_may_be_taken(const struct gate* g) {
+    return load_relaxed(&g->state) == KEPT_ASKED && load_acquire(&g->inside) == 0; /* pairs with gate_leave */
+}
+
 static void kept_take(struct heap* h) {
     os_lock_take(&heaps_lock);
     if (os_lock_try(&h->lock)) {
-        bool asked = load_relaxed(&h->kept_gate) == KEPT_ASKED;
-        if (asked && load_acquire(&h->kept_inside) == 0) { /* acquire: pairs with medium_leave */
-            struct outgoing o;
-            outgoing_start(&o);
+        struct outgoing o;
+        outgoing_start(&o);
+        if (gate_may_be_taken(&h->gates[GATE_MEDIUM])) {
             outgoing_put_all(&o, h);
-            large_take(h);
-            store_release(&h->kept_gate, (uint32_t)KEPT_TAKEN); /* pairs with medium_enter_count */
-            outgoing_send(&o);
+            store_release(&h->gates[GATE_MEDIUM].state,
+                          (uint32_t)KEPT_TAKEN); /* pairs with gate_enter_count */
         }
+        if (gate_may_be_taken(&h->gates[GATE_LARGE])) {
+            large_take(h);
+            store_release(&h->gates[GATE_LARGE].state, (uint32_t)KEPT_TAKEN); /* likewise */
+        }
+        outgoing_send(&o);
         os_lock_give(&h->lock);
     }
     os_lock_give(&heaps_lock);
@@ -351,7 +364,8 @@ static void kept_take(struct heap* h) {
 
 static void kept_take_asked(void) {
     for (struct heap* h = registry_first(); h != NULL; h = h->registry_next)
-        if (h != heap_self() && load_relaxed(&h->kept_gate) == KEPT_ASKED) kept_take(h);
+        for (unsigned i = 0; i < GATES; i++)
+            if (h != heap_self() && load_relaxed(&h->gates[i].state) == KEPT_ASKED) kept_take(h);
 }
 
 WEIR_FN void medium_visit(bool all) {
@@ -360,4 +374,6 @@ WEIR_FN void medium_visit(bool all) {
     if (all) kept_take_asked();
 }
 
-WEIR_FN void medium_fork_child(struct heap* h) { store_relaxed(&h->kept_gate, (uint32_t)KEPT_OPEN); }
+WEIR_FN void medium_fork_child(struct heap* h) {
+    for (unsigned i = 0; i < GATES; i++) store_relaxed(&h->gates[i].state, (uint32_t)KEPT_OPEN);
+}

@@ -56,27 +56,31 @@ WEIR_INLINE bool medium_next_serves(size_t size) {
     return size > MEDIUM_DENSE_MAX && size <= most;
 }
 
-/* The owner is about to use what it keeps, until medium_leave, which gets *inside. False: a visitor has been
+/* The owner is about to use what it keeps, until gate_leave, which gets *inside. False: a visitor has been
  * here; see medium_visit, with whose barrier this pairs: either it sees that the owner is inside, or the
  * owner that it has asked. The count is put back, not counted down: each step would wait for the one before.
  */
-WEIR_INLINE bool medium_enter(struct heap* h, uint32_t* inside) {
-    *inside = h->kept_inside; /* a handler leaves it as it was */
-    store_relaxed(&h->kept_inside, *inside + 1);
+WEIR_INLINE bool gate_enter(struct gate* g, uint32_t* inside) {
+    *inside = g->inside; /* a handler leaves it as it was */
+    store_relaxed(&g->inside, *inside + 1);
     __atomic_signal_fence(__ATOMIC_SEQ_CST);
-    if (weir_likely(owner_compare(&h->kept_gate, KEPT_OPEN))) return true;
-    store_relaxed(&h->kept_inside, *inside);
+    if (weir_likely(owner_compare(&g->state, KEPT_OPEN))) return true;
+    store_relaxed(&g->inside, *inside);
     return false;
 }
-WEIR_INLINE void medium_leave(struct heap* h, uint32_t inside) {
+WEIR_INLINE void gate_leave(struct gate* g, uint32_t inside) {
     __atomic_signal_fence(__ATOMIC_SEQ_CST);
-    store_release(&h->kept_inside, inside); /* a visitor that sees it sees the ring as it is */
+    store_release(&g->inside, inside); /* a visitor that sees it sees what is kept as it is */
 }
-/* As medium_enter, always; the gate is open then. */
-WEIR_FN uint32_t medium_enter_keep(struct heap* h);
+/* As gate_enter, always: to keep blocks; the gate is open then. */
+WEIR_FN WEIR_NOINLINE uint32_t gate_enter_keep(struct heap* h, unsigned gate);
 /* The same to see to the counts, or to give back what is kept: where a visitor took all the gate stays as it
  * is, as none comes before the owner opens. */
-WEIR_FN uint32_t medium_enter_count(struct heap* h);
+WEIR_FN WEIR_NOINLINE uint32_t gate_enter_count(struct heap* h, unsigned gate);
+WEIR_INLINE bool medium_enter(struct heap* h, uint32_t* inside) {
+    return gate_enter(&h->gates[GATE_MEDIUM], inside);
+}
+WEIR_INLINE void medium_leave(struct heap* h, uint32_t inside) { gate_leave(&h->gates[GATE_MEDIUM], inside); }
 /* The youngest block of a ring, for the program; NULL: there is none. At each instruction a fork's child
  * may go on with what is there: a block is in the ring, or the caller's. */
 WEIR_INLINE void* medium_unkeep(struct heap* h, unsigned row) {

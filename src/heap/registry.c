@@ -87,8 +87,10 @@ static void heap_reset(struct heap* h) {
     h->medium_longest = 0;
     store_relaxed(&h->kept_medium_room, (ptrdiff_t)0);
     h->kept_medium_max = 0;
-    store_relaxed(&h->kept_gate, (uint32_t)KEPT_TAKEN);
-    h->kept_inside = 0;
+    for (unsigned i = 0; i < GATES; i++) {
+        store_relaxed(&h->gates[i].state, (uint32_t)KEPT_TAKEN);
+        h->gates[i].inside = 0;
+    }
     h->medium_hand = h->arena = 0;
     for (unsigned i = 0; i < KEPT_WORDS; i++) h->kept[i] = h->passed[i] = h->left[i] = 0;
     h->kept_bytes = h->closed_bytes = 0;

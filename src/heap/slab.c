@@ -238,15 +238,15 @@ WEIR_INLINE uint32_t given_enough(const struct size_class* k, uint64_t counts) {
     return part >= class_enough(k) ? class_enough(k) : part != 0 ? part : 1;
 }
 WEIR_INLINE uint32_t given_untold(uint32_t all, uint32_t enough) {
-    return all == enough ? enough : all % GIVEN_STEP == 0 ? GIVEN_STEP : 0;
+    return all % GIVEN_STEP == 0 ? GIVEN_STEP : all == enough ? enough % GIVEN_STEP : 0;
 }
 
 WEIR_FN uint32_t slab_given(struct slice* s, uint32_t all) {
     if (all == 1) slab_nudge(s);
     uint64_t counts = load_acquire(&s->counts); /* acquire: as in slab_give_remote */
-    uint32_t enough = given_enough(slab_class(s), counts);
+    uint32_t part = counts_built(counts) / GIVEN_PART;
     if (counts_used(counts) == all) available_steal(s);
-    return given_untold(all, enough);
+    return given_untold(all, part != 0 ? part : 1);
 }
 
 WEIR_FN bool slab_give_remote(struct slice* s, block_t* p, uint64_t word_of_p, uint32_t* waiting) {

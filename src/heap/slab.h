@@ -197,8 +197,8 @@ WEIR_FN bool slab_push_remote(struct slice* s, block_t* first, block_t* last, ui
  * wait there, or all have come back: then it is the caller's (true). *waiting: so many blocks more wait than
  * anybody was told of. word_of_p: remote_first_word, and REMOTE_DOUBTED. */
 WEIR_FN bool slab_give_remote(struct slice* s, block_t* p, uint64_t word_of_p, uint32_t* waiting);
-/* Others are told of every so many blocks that wait, and of those that are enough: of few that are built,
- * such a part. */
+/* Others are told of every so many blocks that wait, and of those that are enough: of an owned slab, and of
+ * few that are built, such a part. */
 enum { GIVEN_STEP = 16, GIVEN_PART = 4 };
 /* What slab_give_remote mostly comes to, for a slab in the primary region: somebody owns it. False: nothing
  * was done. *told: slab_given is to be called with that; 0: nothing more to do. */

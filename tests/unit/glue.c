@@ -186,7 +186,7 @@ void unit_kept_enter(void) {
     uint32_t inside;
     (void)medium_enter(heap_self(), &inside);
 }
-void unit_kept_leave(void) { medium_leave(heap_self(), heap_self()->kept_inside - 1); }
+void unit_kept_leave(void) { medium_leave(heap_self(), heap_self()->gates[GATE_MEDIUM].inside - 1); }
 static_assert((int)UNIT_QUICK_CHUNK_BYTES == (int)QUICK_CHUNK_BYTES &&
                   (int)UNIT_QUICK_BYTES == (int)QUICK_BYTES && (int)UNIT_QUICK_LOOK == (int)QUICK_LOOK,
               "glue.h has the heap's own number");

@@ -4,6 +4,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "forked.h"
 #include "holes.h"
+#include "workers.h"
 #include <atomic>
 #include <thread>
 extern "C" {
@@ -139,6 +140,48 @@ TEST(Large, ASleepersGoesToWhoeverLooks) {
         EXPECT_EQ(free_spans(), before + kept_most);
         EXPECT_EQ(unit_large_bytes(), 0u);
         EXPECT_TRUE(span_check());
+    }));
+}
+
+// Each goes when it was not used, whatever the thread does with the other.
+TEST(Large, MediumBlocksInUseKeepNone) {
+    EXPECT_FINE(in_child([] {
+        start();
+        Worker worker;
+        worker.does([] {
+            unit_attach();
+            unit_free(filled(kept_most));
+            unit_free(unit_alloc(8192));
+        });
+        uint64_t before = free_spans();
+        for (int i = 0; i < 3; i++) {
+            unit_visit(false);
+            worker.does([] { unit_free(unit_alloc(8192)); });
+        }
+        EXPECT_EQ(free_spans(), before + kept_most);
+        worker.does([] {
+            EXPECT_FALSE(unit_keeps_large());
+            EXPECT_GT(unit_kept_medium_bytes(), 0u);
+        });
+    }));
+}
+TEST(Large, OneInUseKeepsNoMediumBlocks) {
+    EXPECT_FINE(in_child([] {
+        start();
+        Worker worker;
+        worker.does([] {
+            unit_attach();
+            unit_free(filled(kept_most));
+            unit_free(unit_alloc(8192));
+        });
+        for (int i = 0; i < 3; i++) {
+            unit_visit(false);
+            worker.does([] { unit_free(unit_alloc(kept_most)); });
+        }
+        worker.does([] {
+            EXPECT_TRUE(unit_keeps_large());
+            EXPECT_EQ(unit_kept_medium_bytes(), 0u);
+        });
     }));
 }
 

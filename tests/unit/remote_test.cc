@@ -2,6 +2,7 @@
 // that sleep, slabs without one. Called by ctest; each test starts the heap in a child of its own.
 //
 // SPDX-License-Identifier: Apache-2.0
+#include "holes.h"
 #include "workers.h"
 extern "C" {
 #include "page/huge.h"
@@ -90,6 +91,29 @@ TEST(Remote, WhatComesSinglyGoesAlone) {
         unit_collect();
         EXPECT_EQ(unit_remote_count(s), 7u);
         EXPECT_GE(unit_check_slabs(), 0);
+    }));
+}
+
+// Of what waits in a slab that somebody owns the release pass is told in time: the owner may sleep.
+TEST(Remote, AQuarterOfWhatIsBuiltIsTold) {
+    if (tag_is_on()) return; // blocks go by way of the heap's lists
+    EXPECT_FINE(in_child([] {
+        constexpr size_t size = 2000;
+        windows_are_endless(":sparse_max=0");
+        Worker owner;
+        std::vector<void*> all;
+        owner.does([&] { all = many(21, size); });
+        struct slice* s = unit_slice(all[0]);
+        ASSERT_EQ(unit_slice(all[20]), s);
+        const uint32_t part = s->built / 4;
+        ASSERT_GT(part, size_classes[class_of(size)].enough); // which is not what counts here
+        ASSERT_LT(part, 16u);
+        const uint64_t before = unit_release_owed();
+        for (uint32_t i = 0; i < part; i++) { // by a thread that has no heap
+            EXPECT_EQ(unit_release_owed(), before) << i;
+            unit_free(all[i]);
+        }
+        EXPECT_EQ(unit_release_owed(), before + part * size_classes[class_of(size)].bytes);
     }));
 }
 

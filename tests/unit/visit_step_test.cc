@@ -94,6 +94,58 @@ void visited_at_each_step(size_t bytes) {
     }));
 }
 
+// A child that is made there by a handler, and allocates in it.
+class Forker {
+  public:
+    static inline unsigned steps, at, forks, bad;
+    static inline size_t bytes;
+
+    static void step(int, siginfo_t*, void*) {
+        if (++steps != at) return;
+        unit_fork_prepare();
+        pid_t pid = fork();
+        if (pid == 0) {
+            alarm(60);
+            unit_fork_child();
+            void* p = unit_alloc(bytes);
+            size_t usable = p == nullptr ? 0 : unit_usable(p);
+            if (usable >= bytes) memset(p, 0x5a, usable);
+            _exit(usable >= bytes && span_check() ? 0 : 1);
+        }
+        unit_fork_parent();
+        int status = -1;
+        waitpid(pid, &status, 0);
+        forks++;
+        if (status != 0 && bad++ == 0) printf("the first bad child: step %u, status %d\n", steps, status);
+    }
+};
+
+// What the child finds kept is as large as it is said to be.
+TEST_NATIVE(VisitSteps, AForkWhileALargeBlockTakesTheOthersPlace) {
+    EXPECT_FINE(in_child([] {
+        windows_are_endless(":release=off");
+        unit_attach();
+        fence_is_on = false;
+        for (size_t kept : {size_t{600000}, size_t{1} << 20})
+            for (unsigned step = 1; step <= 300; step++) {
+                size_t next = kept == 600000 ? size_t{1} << 20 : 600000;
+                void* first = unit_alloc(kept);
+                void* second = unit_alloc(next);
+                unit_free(first);
+                Forker::bytes = step % 2 == 0 ? kept : next;
+                Forker::steps = 0;
+                Forker::at = step;
+                stepping_start(Forker::step);
+                unit_free(second);
+                stepping_stop();
+            }
+        EXPECT_GT(Forker::forks, 300u);
+        EXPECT_EQ(Forker::bad, 0u);
+        unit_collect();
+        EXPECT_TRUE(span_check());
+    }));
+}
+
 TEST_NATIVE(VisitSteps, MediumBlocks) { visited_at_each_step(8192); }
 TEST_NATIVE(VisitSteps, LongBlocks) { visited_at_each_step(200000); }
 TEST_NATIVE(VisitSteps, LargeBlocks) { visited_at_each_step(700000); }

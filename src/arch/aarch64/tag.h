@@ -30,8 +30,6 @@ WEIR_INLINE bool arch_distance_within(uintptr_t distance, uintptr_t bytes) {
     return (distance & (~(uintptr_t)0 >> 8) & ~(bytes - 1)) == 0;
 }
 
-/* Without the tag. */
-WEIR_INLINE uintptr_t arch_distance_clear(uintptr_t distance) { return distance & ~(uintptr_t)0 >> 8; }
 /* Whether it is less than `limit`, below 2^55. A compare takes its operand shifted. */
 WEIR_INLINE bool arch_distance_below(uintptr_t distance, uintptr_t limit) {
     return distance << 8 < limit << 8;

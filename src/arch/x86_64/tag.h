@@ -12,8 +12,6 @@ enum { ARCH_HAS_TAGS = 0, ARCH_TAG_SHIFT = 56, ARCH_TAG_GRANULE = 16 };
 /* Whether `distance`, a difference of two addresses, is less than `bytes`, a power of two. */
 WEIR_INLINE bool arch_distance_within(uintptr_t distance, uintptr_t bytes) { return distance < bytes; }
 
-/* The same without a tag. */
-WEIR_INLINE uintptr_t arch_distance_clear(uintptr_t distance) { return distance; }
 /* Whether it is less than `limit`. */
 WEIR_INLINE bool arch_distance_below(uintptr_t distance, uintptr_t limit) { return distance < limit; }
 /* The bits of an address that say on which page of 2^shift bytes it lies. */
