@@ -65,9 +65,7 @@ enum {
 struct slice {
     void* owner; /* owner word of the heap; NULL: nobody's, or no slab */
     union {
-        void* free; /* slab: blocks freed by the owner */
-        uint16_t*
-            blocks;   /* CHUNK, CHUNK_REST: what is known of those that start in the slice; heap/arena.h */
+        void* free;   /* slab: blocks freed by the owner */
         size_t bytes; /* large: usable bytes */
         size_t clean; /* free span, dirty: OS pages of it that are clean; else 0 */
     };
@@ -79,7 +77,12 @@ struct slice {
         };
         uint64_t counts; /* the three at once, for those who look without being the owner */
     };
-    uint64_t remote;    /* slab: blocks freed by others; heap/slab.h */
+    union {
+        uint64_t remote; /* slab: blocks freed by others; heap/slab.h */
+        /* CHUNK, CHUNK_REST: what is known of those that start in the slice; heap/arena.h. Sync: as `remote`,
+         * since a free reads it before it knows what the slice is of. */
+        uint16_t* blocks;
+    };
     struct slice* next; /* list links: the owner's lists, or the free lists of spans */
     struct slice* prev;
     uint32_t span_slices;
