@@ -51,7 +51,7 @@ static const struct option_row option_rows[] = {
 };
 enum { option_count = sizeof option_rows / sizeof option_rows[0] };
 
-/* Written before the first block alone, and mostly not at all. */
+/* Written at the start, where the program has options, and by mallopt; mostly not at all. */
 WEIR_UNWRITTEN WEIR_VAR struct core_options core_options = {
 #define WEIR_OPTION(name, type, value, min, max, help) .name = (value),
 #define WEIR_OPTION_ENUM(name, value, words, help) .name = (value),

@@ -143,10 +143,10 @@ static WEIR_NOINLINE void* alloc_large(size_t size) {
     return weir_likely(p != NULL) ? p : alloc_unkept(size);
 }
 
-/* Of a medium class of which the thread keeps none. Without a frame, too. */
+/* Of a medium class of which the thread keeps none, while no sample is due. Without a frame, too. */
 static WEIR_NOINLINE void* alloc_next(size_t size) {
     struct heap* h = heap_self();
-    if (weir_unlikely(h->guard_left <= 1 || !medium_next_serves(size))) return alloc_unkept(size);
+    if (weir_unlikely(!medium_next_serves(size))) return alloc_unkept(size);
     void* p = medium_unkeep(h, class_of(size) + 1 - SMALL_CLASSES);
     if (p == NULL) return alloc_unkept(size);
     h->guard_left--; /* heap_empty has none, and is never written to */

@@ -349,8 +349,8 @@ static void kept_take(struct heap* h) {
         outgoing_start(&o);
         if (gate_may_be_taken(&h->gates[GATE_MEDIUM])) {
             outgoing_put_all(&o, h);
-            store_release(&h->gates[GATE_MEDIUM].state,
-                          (uint32_t)KEPT_TAKEN); /* pairs with gate_enter_count */
+            /* Release: pairs with gate_enter_count. */
+            store_release(&h->gates[GATE_MEDIUM].state, (uint32_t)KEPT_TAKEN);
         }
         if (gate_may_be_taken(&h->gates[GATE_LARGE])) {
             large_take(h);

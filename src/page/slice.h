@@ -55,13 +55,15 @@ enum {
  *            ^ records of the slices that hold the records themselves stay SLICE_NONE
  *
  *  Invariants, span at record s of n slices:
- *    s.span_slices == n;  s[i].kind in {NONE, CHUNK_REST, SLAB_REST} for 0 < i < n (FREE: s[n-1].kind ==
- * FREE_END) CHUNK_REST, SLAB_REST and FREE_END: s[i].back == i slab: used + blocks on `free` + sorted ==
- * built <= capacity of its class, used = until + rest, or what rest says alone: heap/slab.h Sync: the fields
- * of a slab belong to its owner, who writes them with plain stores, but for `remote` (atomic) and `owner`
- * (relaxed atomic: any thread compares it with itself, and only that thread ever stores that value; others
- * may add a bit to it, which makes the compare fail). All other records and the span fields: the page lock.
- */
+ *    s.span_slices == n;  s[i].kind in {NONE, CHUNK_REST, SLAB_REST} for 0 < i < n
+ *    (FREE: s[n-1].kind == FREE_END)
+ *    CHUNK_REST, SLAB_REST and FREE_END: s[i].back == i
+ *    slab: used + blocks on `free` + sorted == built <= capacity of its class, used = until + rest, or what
+ *    rest says alone: heap/slab.h
+ *  Sync: the fields of a slab belong to its owner, who writes them with plain stores, but for `remote`
+ *  (atomic) and `owner` (relaxed atomic: any thread compares it with itself, and only that thread ever
+ *  stores that value; others may add a bit to it, which makes the compare fail). All other records and the
+ * span fields: the page lock. */
 struct slice {
     void* owner; /* owner word of the heap; NULL: nobody's, or no slab */
     union {
