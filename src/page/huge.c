@@ -80,18 +80,17 @@ struct extent_state {
  * blocks to come may be unlike those that were seen: no extent is opened while `lost` is above a part of what
  * is in use. */
 static struct {
-    uint32_t looked;  /* slice up to which the last look went */
-    uint32_t wait;    /* slices of growth until the next one */
-    uint32_t last;    /* slice from which on the heap grew when it became due */
-    uint32_t sparse;  /* looks in a row that found no dense heap */
-    bool dense;       /* the last look did */
-    bool looking;     /* a thread, without the lock; the samples are its own */
-    uint32_t huge;    /* extents that were opened, and are whole */
-    uint64_t lost;    /* pages of theirs that no block has written to */
-    uint64_t proven;  /* pages of large blocks that were found written, by dense looks in a row */
-    uint32_t untimed; /* openings till the next one that is timed */
-    uint32_t slow;    /* in a row */
-    uint32_t pause;   /* slices of growth that are left of it */
+    uint32_t looked; /* slice up to which the last look went */
+    uint32_t wait;   /* slices of growth until the next one */
+    uint32_t last;   /* slice from which on the heap grew when it became due */
+    uint32_t sparse; /* looks in a row that found no dense heap */
+    bool dense;      /* the last look did */
+    bool looking;    /* a thread, without the lock; the samples are its own */
+    uint32_t huge;   /* extents that were opened, and are whole */
+    uint64_t lost;   /* pages of theirs that no block has written to */
+    uint64_t proven; /* pages of large blocks that were found written, by dense looks in a row */
+    uint32_t slow;   /* extents in a row */
+    uint32_t pause;  /* slices of growth that are left of it */
 } growth;
 
 /* An extent is broken up: with it goes its share. One that the helper made counts as one that was opened. */
@@ -333,12 +332,15 @@ struct look_sample {
 };
 enum { LOOK_SAMPLES = 64, LOOK_WAIT_MAX = 8 };
 /* The kernel may take longer for a huge page than for as many small ones: it moves others' memory away first,
- * or the host of a virtual machine has to find some. Of each PROBE_EVERYth opening the first extent is timed,
- * and of each one behind a slow one; two such in a row, and there are none for so many slices of growth,
- * twice as many for each one more. */
-enum { PROBE_EVERY = 4, PAUSE_MIN = 1 << 10, PAUSE_DOUBLINGS = 6 };
+ * or the host of a virtual machine has to find some. Extents are opened in steps, of one, then twice as many
+ * as before up to STEP_MAX, and the first of each is timed. Behind a slow one there are none for so many
+ * slices of growth, twice as many where the next one is slow, too: of memory that the host took away there
+ * is more. */
+enum { STEP_MAX = 4, PAUSE_MIN = 1 << 10, PAUSE_DOUBLINGS = 6 };
 
-WEIR_WIDE(huge_samples) static struct look_sample samples[LOOK_SAMPLES]; /* Sync: growth.looking */
+/* Sync: growth.looking */
+WEIR_WIDE(huge_samples) static struct look_sample samples[LOOK_SAMPLES];
+WEIR_WIDE(huge_there) static unsigned char samples_there[LOOK_SAMPLES * SLICE_PAGES_MAX];
 
 static bool has_small_blocks(const struct slice* s, uint8_t kind) {
     return kind == SLICE_SLAB && load_relaxed(&s->small_class) >= 0;
@@ -393,11 +395,24 @@ static bool sample_is_written(const struct look_sample* x) {
     return page_is_written(x->address + ((uintptr_t)page << page_shift));
 }
 
+/* Which pages of the samples are resident: page j of sample i is there[i * slice_page_count() + j]. One call
+ * for those that lie side by side. */
+static void samples_ask(uint32_t count) {
+    uint32_t pages = slice_page_count();
+    for (uint32_t i = 0, end; i < count; i = end) {
+        for (end = i + 1; end < count && samples[end].address == samples[end - 1].address + SLICE_BYTES;)
+            end++;
+        size_t bytes = (size_t)(end - i) << SLICE_SHIFT;
+        unsigned char* first = &samples_there[i * pages];
+        if (!os_resident_pages((void*)samples[i].address, bytes, first))
+            __builtin_memset(first, 0, (end - i) * pages);
+    }
+}
+
 static uint32_t pages_written(const struct look_sample* x) {
-    unsigned char there[SLICE_PAGES_MAX];
     if (x->used == 0) return 0;
     if (x->huge) return x->told || sample_is_written(x) ? (uint32_t)__builtin_popcount(x->used) : 0;
-    if (!os_resident_pages((void*)x->address, SLICE_BYTES, there)) return 0;
+    const unsigned char* there = &samples_there[(uint32_t)(x - samples) * slice_page_count()];
     uint32_t written = 0;
     for (uint32_t page = 0; page < slice_page_count(); page++) written += x->used >> page & there[page] & 1;
     return written;
@@ -425,6 +440,7 @@ WEIR_FN void huge_learn(void) {
     uint32_t written = 0;
     uint32_t lost = 0;
     uint32_t proven = 0;
+    samples_ask(count);
     for (uint32_t i = 0; i < count; i++) {
         uint32_t pages = pages_written(&samples[i]);
         written += pages;
@@ -466,15 +482,13 @@ static bool look_allows(uint32_t frontier) {
 }
 
 /* Touches the extent at p for the first time, which reads as zero then as well. */
-static void extent_time(void* p) {
+static bool extent_is_slow(void* p) {
     uint64_t before = os_thread_cpu_ns();
     store_relaxed((uint64_t*)p, (uint64_t)0);
     bool slow = os_thread_cpu_ns() - before >= huge_slow_ns;
-    growth.untimed = slow ? 0 : PROBE_EVERY - 1;
+    if (slow) growth.pause = PAUSE_MIN << (growth.slow < PAUSE_DOUBLINGS ? growth.slow : PAUSE_DOUBLINGS);
     growth.slow = slow ? growth.slow + 1 : 0;
-    if (growth.slow < 2) return;
-    uint32_t doublings = growth.slow - 2;
-    growth.pause = PAUSE_MIN << (doublings < PAUSE_DOUBLINGS ? doublings : PAUSE_DOUBLINGS);
+    return slow;
 }
 
 static bool growth_pauses(uint32_t count) {
@@ -483,14 +497,13 @@ static bool growth_pauses(uint32_t count) {
     return pauses;
 }
 
-/* Slices [from, end), whole extents, are huge from their first touch on. */
-static void extents_open(uint32_t from, uint32_t end) {
-    struct region* r = &regions[0];
-    if (!region_reach(r, end)) return;
+/* Slices [from, end), whole extents, are huge from their first touch on. False: no more are to be. */
+static bool extents_open(uint32_t from, uint32_t end) {
+    const struct region* r = &regions[0];
     void* p = (void*)(r->base + ((uintptr_t)from << SLICE_SHIFT));
     if (!os_advise_huge(p, (size_t)(end - from) << SLICE_SHIFT, OS_HUGE_ALWAYS)) {
         store_relaxed(&huge_off, true);
-        return;
+        return false;
     }
     uint32_t count = (end - from) >> extent_shift;
     for (uint32_t i = 0; i < count; i++) extents[extent_of((uintptr_t)p) + i] = EXTENT_HUGE;
@@ -499,10 +512,7 @@ static void extents_open(uint32_t from, uint32_t end) {
     huge_ahead.open = true;
     growth.huge += count;
     add_relaxed(&huge_totals.opened, count);
-    if (growth.untimed == 0)
-        extent_time(p);
-    else
-        growth.untimed--;
+    return !extent_is_slow(p);
 }
 
 /* Of so many slices, whole extents, how many may be opened. */
@@ -531,8 +541,14 @@ WEIR_FN void huge_grow(uint32_t count) {
     end = (uint32_t)align_up(end + shift, each) - shift;
     if (huge_ahead.open && from < huge_ahead.end) from = huge_ahead.end;
     if (end <= from) return;
-    uint32_t allowed = slices_allowed(end - from);
-    if (allowed != 0) extents_open(from, from + allowed);
+    end = from + slices_allowed(end - from);
+    if (end == from || !region_reach(&regions[0], end)) return;
+    const uint32_t most = STEP_MAX << extent_shift;
+    for (uint32_t step = each; from < end; step = step < most ? step * 2 : most) {
+        uint32_t to = step < end - from ? from + step : end;
+        if (!extents_open(from, to)) break;
+        from = to;
+    }
 }
 
 static void* ahead_address(uint32_t index) {
