@@ -324,7 +324,7 @@ static void look_around(void) {
 /* A slice of the last ones in front of the frontier, for those around it. */
 struct look_sample {
     uintptr_t address;
-    uint32_t used; /* pages that blocks lie on, or did */
+    uint32_t used; /* pages that blocks lie on, or did; the resident ones, once the kernel was asked */
     bool huge;     /* all pages are resident, written to or not */
     bool told;     /* a slab of small blocks: built page by page, as it is used */
     bool large;    /* a part of a large block */
@@ -338,9 +338,9 @@ enum { LOOK_SAMPLES = 64, LOOK_WAIT_MAX = 8 };
  * is more. */
 enum { STEP_MAX = 4, PAUSE_MIN = 1 << 10, PAUSE_DOUBLINGS = 6 };
 
-/* Sync: growth.looking */
+/* Sync: growth.looking. What the kernel says of the samples' pages, and then one page's copy in turns. */
 WEIR_WIDE(huge_samples) static struct look_sample samples[LOOK_SAMPLES];
-WEIR_WIDE(huge_there) static unsigned char samples_there[LOOK_SAMPLES * SLICE_PAGES_MAX];
+WEIR_WIDE(huge_peek) static uint64_t peeked[(1 << PAGE_SHIFT_MIN) / sizeof(uint64_t)];
 
 static bool has_small_blocks(const struct slice* s, uint8_t kind) {
     return kind == SLICE_SLAB && load_relaxed(&s->small_class) >= 0;
@@ -379,11 +379,9 @@ static uint32_t samples_take(const struct slice* s, uint32_t slices, uint32_t st
 /* Whether the page was ever written to, as far as it can be told: it does not read as zero. False also where
  * the kernel does not say. The kernel reads it, since the program may have made it inaccessible. */
 static bool page_is_written(uintptr_t page) {
-    enum { page_bytes = 1 << PAGE_SHIFT_MIN };
-    WEIR_WIDE(huge_peek) static uint64_t copy[page_bytes / sizeof(uint64_t)]; /* Sync: growth.looking */
     uint64_t any = 0;
-    if (!os_peek((const void*)page, copy, page_bytes)) return false;
-    for (size_t i = 0; i < page_bytes / sizeof *copy; i++) any |= copy[i], copy[i] = 0;
+    if (!os_peek((const void*)page, peeked, sizeof peeked)) return false;
+    for (size_t i = 0; i < sizeof peeked / sizeof *peeked; i++) any |= peeked[i], peeked[i] = 0;
     return any != 0;
 }
 
@@ -395,27 +393,28 @@ static bool sample_is_written(const struct look_sample* x) {
     return page_is_written(x->address + ((uintptr_t)page << page_shift));
 }
 
-/* Which pages of the samples are resident: page j of sample i is there[i * slice_page_count() + j]. One call
- * for those that lie side by side. */
+/* Only resident pages count as used from here on: one call for samples that lie side by side. None where the
+ * kernel does not say. */
 static void samples_ask(uint32_t count) {
-    uint32_t pages = slice_page_count();
+    unsigned char* there = (unsigned char*)peeked;
+    static_assert(LOOK_SAMPLES * SLICE_PAGES_MAX <= sizeof peeked, "a byte for each page");
     for (uint32_t i = 0, end; i < count; i = end) {
         for (end = i + 1; end < count && samples[end].address == samples[end - 1].address + SLICE_BYTES;)
             end++;
         size_t bytes = (size_t)(end - i) << SLICE_SHIFT;
-        unsigned char* first = &samples_there[i * pages];
-        if (!os_resident_pages((void*)samples[i].address, bytes, first))
-            __builtin_memset(first, 0, (end - i) * pages);
+        bool known = os_resident_pages((void*)samples[i].address, bytes, there);
+        for (uint32_t page = 0; page < (end - i) * slice_page_count(); page++) {
+            struct look_sample* x = &samples[i + page / slice_page_count()];
+            bool resident = x->huge || (known && (there[page] & 1) != 0);
+            if (!resident) x->used &= ~(1u << page % slice_page_count());
+        }
     }
 }
 
 static uint32_t pages_written(const struct look_sample* x) {
     if (x->used == 0) return 0;
-    if (x->huge) return x->told || sample_is_written(x) ? (uint32_t)__builtin_popcount(x->used) : 0;
-    const unsigned char* there = &samples_there[(uint32_t)(x - samples) * slice_page_count()];
-    uint32_t written = 0;
-    for (uint32_t page = 0; page < slice_page_count(); page++) written += x->used >> page & there[page] & 1;
-    return written;
+    bool written = !x->huge || x->told || sample_is_written(x);
+    return written ? (uint32_t)__builtin_popcount(x->used) : 0;
 }
 
 /* Blocks may be freed and their pages given back meanwhile: the outcome is an estimate. */
