@@ -89,7 +89,9 @@ static struct {
     uint32_t huge;   /* extents that were opened, and are whole */
     uint64_t lost;   /* pages of theirs that no block has written to */
     uint64_t proven; /* pages of large blocks that were found written, by dense looks in a row */
-    uint32_t slow;   /* extents in a row */
+    uint32_t fast;   /* timed extents in a row that were */
+    uint32_t slow;   /* timed extents that were, since SURE were fast in a row */
+    uint32_t single; /* openings of one extent, since then */
     uint32_t pause;  /* slices of growth that are left of it */
 } growth;
 
@@ -324,7 +326,7 @@ static void look_around(void) {
 /* A slice of the last ones in front of the frontier, for those around it. */
 struct look_sample {
     uintptr_t address;
-    uint32_t used; /* pages that blocks lie on, or did; the resident ones, once the kernel was asked */
+    uint32_t used; /* pages that blocks lie on, or did; see samples_ask */
     bool huge;     /* all pages are resident, written to or not */
     bool told;     /* a slab of small blocks: built page by page, as it is used */
     bool large;    /* a part of a large block */
@@ -332,11 +334,13 @@ struct look_sample {
 };
 enum { LOOK_SAMPLES = 64, LOOK_WAIT_MAX = 8 };
 /* The kernel may take longer for a huge page than for as many small ones: it moves others' memory away first,
- * or the host of a virtual machine has to find some. Extents are opened in steps, of one, then twice as many
- * as before up to STEP_MAX, and the first of each is timed. Behind a slow one there are none for so many
- * slices of growth, twice as many where the next one is slow, too: of memory that the host took away there
- * is more. */
-enum { STEP_MAX = 4, PAUSE_MIN = 1 << 10, PAUSE_DOUBLINGS = 6 };
+ * or the host of a virtual machine has to find some. What is quick to have comes first, and behind it all is
+ * slow. So many extents are opened in steps, of one, then twice as many as before, up to STEP_MAX or one of
+ * STEP_PARTS of all, and the first of each step is timed; where one is opened, it is, and once SURE were fast
+ * in a row each PROBE_EVERYth, as others wait for pages meanwhile. Behind a slow one there are none for so
+ * many slices of growth, twice as many behind the next. */
+enum { STEP_MAX = 4, STEP_PARTS = 8, SURE = 16, PROBE_EVERY = 4 };
+enum { PAUSE_MIN = 1 << 10, PAUSE_DOUBLINGS = 6 };
 
 /* Sync: growth.looking. What the kernel says of the samples' pages, and then one page's copy in turns. */
 WEIR_WIDE(huge_samples) static struct look_sample samples[LOOK_SAMPLES];
@@ -393,20 +397,23 @@ static bool sample_is_written(const struct look_sample* x) {
     return page_is_written(x->address + ((uintptr_t)page << page_shift));
 }
 
-/* Only resident pages count as used from here on: one call for samples that lie side by side. None where the
- * kernel does not say. */
+/* Of samples that are not huge only resident pages count as used from here on: one call for those that lie
+ * side by side. None where the kernel does not say. */
 static void samples_ask(uint32_t count) {
     unsigned char* there = (unsigned char*)peeked;
     static_assert(LOOK_SAMPLES * SLICE_PAGES_MAX <= sizeof peeked, "a byte for each page");
     for (uint32_t i = 0, end; i < count; i = end) {
-        for (end = i + 1; end < count && samples[end].address == samples[end - 1].address + SLICE_BYTES;)
+        end = i + 1;
+        if (samples[i].huge) continue;
+        while (end < count && !samples[end].huge &&
+               samples[end].address == samples[end - 1].address + SLICE_BYTES)
             end++;
         size_t bytes = (size_t)(end - i) << SLICE_SHIFT;
         bool known = os_resident_pages((void*)samples[i].address, bytes, there);
         for (uint32_t page = 0; page < (end - i) * slice_page_count(); page++) {
-            struct look_sample* x = &samples[i + page / slice_page_count()];
-            bool resident = x->huge || (known && (there[page] & 1) != 0);
-            if (!resident) x->used &= ~(1u << page % slice_page_count());
+            bool resident = known && (there[page] & 1) != 0;
+            uint32_t* used = &samples[i + page / slice_page_count()].used;
+            if (!resident) *used &= ~(1u << page % slice_page_count());
         }
     }
 }
@@ -480,14 +487,22 @@ static bool look_allows(uint32_t frontier) {
            growth.lost << page_shift <= load_relaxed(&span_totals.live) / LOST_SHARE;
 }
 
-/* Touches the extent at p for the first time, which reads as zero then as well. */
-static bool extent_is_slow(void* p) {
+/* Touches the extent at p for the first time, which reads as zero then as well. False: that took long. */
+static bool extent_touch(void* p) {
     uint64_t before = os_thread_cpu_ns();
     store_relaxed((uint64_t*)p, (uint64_t)0);
-    bool slow = os_thread_cpu_ns() - before >= huge_slow_ns;
-    if (slow) growth.pause = PAUSE_MIN << (growth.slow < PAUSE_DOUBLINGS ? growth.slow : PAUSE_DOUBLINGS);
-    growth.slow = slow ? growth.slow + 1 : 0;
-    return slow;
+    if (os_thread_cpu_ns() - before < huge_slow_ns) {
+        if (++growth.fast >= SURE) growth.slow = 0;
+        return true;
+    }
+    growth.pause = PAUSE_MIN << (growth.slow < PAUSE_DOUBLINGS ? growth.slow : PAUSE_DOUBLINGS);
+    growth.slow++;
+    growth.fast = growth.single = 0;
+    return false;
+}
+
+static bool opening_is_timed(uint32_t count) {
+    return count > 1 || growth.fast < SURE || growth.single++ % PROBE_EVERY == 0;
 }
 
 static bool growth_pauses(uint32_t count) {
@@ -496,22 +511,25 @@ static bool growth_pauses(uint32_t count) {
     return pauses;
 }
 
-/* Slices [from, end), whole extents, are huge from their first touch on. False: no more are to be. */
-static bool extents_open(uint32_t from, uint32_t end) {
+static void* ahead_address(uint32_t index) {
+    return (void*)(regions[0].base + ((uintptr_t)index << SLICE_SHIFT));
+}
+
+/* So many extents from slice `from` on are huge from their first touch on. */
+static bool extents_open(uint32_t from, uint32_t count) {
     const struct region* r = &regions[0];
-    void* p = (void*)(r->base + ((uintptr_t)from << SLICE_SHIFT));
-    if (!os_advise_huge(p, (size_t)(end - from) << SLICE_SHIFT, OS_HUGE_ALWAYS)) {
+    void* p = ahead_address(from);
+    if (!os_advise_huge(p, (size_t)count << (SLICE_SHIFT + extent_shift), OS_HUGE_ALWAYS)) {
         store_relaxed(&huge_off, true);
         return false;
     }
-    uint32_t count = (end - from) >> extent_shift;
     for (uint32_t i = 0; i < count; i++) extents[extent_of((uintptr_t)p) + i] = EXTENT_HUGE;
     if (!huge_ahead.open && r->frontier >= huge_ahead.end) huge_ahead.from = from;
-    store_relaxed(&huge_ahead.end, end);
+    store_relaxed(&huge_ahead.end, from + (count << extent_shift));
     huge_ahead.open = true;
     growth.huge += count;
     add_relaxed(&huge_totals.opened, count);
-    return !extent_is_slow(p);
+    return true;
 }
 
 /* Of so many slices, whole extents, how many may be opened. */
@@ -538,20 +556,19 @@ WEIR_FN void huge_grow(uint32_t count) {
     uint32_t shift = (uint32_t)(r->base >> SLICE_SHIFT) & (each - 1);
     uint32_t from = (uint32_t)align_up(r->frontier + shift, each) - shift;
     end = (uint32_t)align_up(end + shift, each) - shift;
-    if (huge_ahead.open && from < huge_ahead.end) from = huge_ahead.end;
+    if (from < huge_ahead.end) from = huge_ahead.end;
     if (end <= from) return;
     end = from + slices_allowed(end - from);
     if (end == from || !region_reach(&regions[0], end)) return;
-    const uint32_t most = STEP_MAX << extent_shift;
-    for (uint32_t step = each; from < end; step = step < most ? step * 2 : most) {
-        uint32_t to = step < end - from ? from + step : end;
-        if (!extents_open(from, to)) break;
-        from = to;
+    uint32_t left = (end - from) >> extent_shift;
+    uint32_t most = left / STEP_PARTS > STEP_MAX ? left / STEP_PARTS : STEP_MAX;
+    bool timed = opening_is_timed(left);
+    for (uint32_t step = 1; left != 0; step = step * 2 < most ? step * 2 : most) {
+        uint32_t some = step < left ? step : left;
+        if (!extents_open(from, some) || (timed && !extent_touch(ahead_address(from)))) break;
+        from += some << extent_shift;
+        left -= some;
     }
-}
-
-static void* ahead_address(uint32_t index) {
-    return (void*)(regions[0].base + ((uintptr_t)index << SLICE_SHIFT));
 }
 
 WEIR_FN void huge_seal(void) {
