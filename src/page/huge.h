@@ -72,7 +72,8 @@ WEIR_INLINE void huge_learn_if_due(void) {
 }
 /* In the child of fork, whose thread was not looking. */
 WEIR_FN void huge_fork_child(void);
-/* Under the page lock: the primary region, with that many in use, is about to grow by `count` slices. */
+/* Under the page lock: the primary region, with that many in use, is about to grow by `count` slices. Not
+ * inlined: what small processes run lies together (weir.ld), and they never get here. */
 WEIR_FN WEIR_NOINLINE void huge_grow(uint32_t count);
 /* Under the page lock: nothing is open any more. What is given back of an open extent would come back by a
  * whole huge page. */

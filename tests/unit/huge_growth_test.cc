@@ -237,7 +237,8 @@ TEST_NATIVE(HugeGrowth, LooksWithoutALock) {
         };
         store_relaxed(&huge_learn_due, true);
         huge_learn();
-        EXPECT_GT(looks, 1u); // which pages there are, and what is in some
+        EXPECT_GT(looks,
+                  32u); // one for most of the 64 slices: what is in them, not only which pages there are
         EXPECT_EQ(held, 0u);
         EXPECT_FALSE(load_relaxed(&huge_learn_due));
     }));
@@ -543,6 +544,23 @@ TEST_NATIVE(HugeGrowth, AKernelThatGetsSlowIsNoticedAtTheNextStep) {
             EXPECT_TRUE(span_check());
         }));
     }
+}
+
+// Of very many only so many are touched, as nobody may use them.
+TEST_NATIVE(HugeGrowth, FewOfManyAreTouched) {
+    if (!kernel_has_huge_pages()) return expect_none_without();
+    EXPECT_FINE(in_child([] {
+        Grown heap(0);
+        ASSERT_NE(unit_alloc(2816 * MIB), nullptr); // in use, so that a 16th of it may be opened
+        heap.grow(24);
+        uint64_t before = huge_totals.opened;
+        uintptr_t from = heap_end();
+        ASSERT_NE(unit_alloc(160 * MIB), nullptr);
+        uint64_t opened = huge_totals.opened - before;
+        EXPECT_GE(opened, 79u);
+        EXPECT_LE(resident_pages(from, heap_end()), 13 * (2 * MIB >> page_shift)); // 1, 2, 4, 8, 9, 9 ...
+        EXPECT_TRUE(span_check());
+    }));
 }
 
 // Address space that is given back is not asked for again.
