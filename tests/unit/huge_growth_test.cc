@@ -527,20 +527,20 @@ TEST_NATIVE(HugeGrowth, AKernelThatGetsSlowIsNoticedAtTheNextStep) {
     struct {
         uint64_t quick, opened, touched;
     } cases[] = {{0, 1, 1}, {1, 3, 2}, {3, 7, 3}, {7, 11, 4}, {11, 15, 5}};
-    for (auto [quick, opened, touched] : cases) {
-        EXPECT_FINE(in_child([=] {
+    for (auto& c : cases) {
+        EXPECT_FINE(in_child([c] {
             start();
             written_block(32);
             static uint64_t last;
-            last = quick;
+            last = c.quick;
             os_fault_hook = [](enum os_call) {
                 if (huge_totals.opened >= last) huge_slow_ns = 0; // before the step's first touch
                 return false;
             };
             uintptr_t from = heap_end();
             ASSERT_NE(unit_alloc(32 * MIB), nullptr);
-            EXPECT_EQ(huge_totals.opened, opened);
-            EXPECT_EQ(resident_pages(from, heap_end()), touched * (2 * MIB >> page_shift));
+            EXPECT_EQ(huge_totals.opened, c.opened);
+            EXPECT_EQ(resident_pages(from, heap_end()), c.touched * (2 * MIB >> page_shift));
             EXPECT_TRUE(span_check());
         }));
     }
