@@ -1,5 +1,5 @@
 /* churn.c: blocks that a thread takes and frees itself: lifetimes LIFO, FIFO and random for each band of
- * sizes, and sizes that drift over a long run.
+ * sizes, requests that free all they took, and sizes that drift over a long run.
  *
  * Who may call it: main.c, by the table at the end. It deliberately knows nothing of other threads.
  *
@@ -53,6 +53,28 @@ static void churn(const struct load* load) {
     sizes_draw(&churn_sizes, load, 1);
     churn_blocks = memory_map(load->threads * load->live * sizeof(struct block));
     load_on_threads(load, churn_job);
+}
+
+/* ---- batch: a server's requests or a game's frames. Each takes up to `live` blocks, and all of them are
+ * freed in another order before the next one comes. */
+static void batch(const struct load* load) {
+    enum { STRIDE = 7 }; /* `live` is no multiple of it, so that each block has its turn */
+    struct block* blocks = memory_map(load->live * sizeof *blocks);
+    sizes_draw(&churn_sizes, load, 21);
+    uint64_t state = 23;
+    uint32_t seed = 0;
+    load_begin();
+    for (uint64_t work = load->work; work;) {
+        uint32_t count = load->live / 2 + choice(&state, load->live / 2);
+        for (uint32_t i = 0; i < count && work; i++, work--, seed++)
+            block_take(&blocks[i], churn_sizes.bytes[seed % SIZES], seed);
+        for (uint32_t i = 0; i < load->live; i++) {
+            struct block* b = &blocks[(uint64_t)i * STRIDE % load->live];
+            if (b->at) block_drop(b);
+        }
+    }
+    load_end();
+    memory_unmap(blocks, load->live * sizeof *blocks);
 }
 
 /* ---- drift: a long run in phases. In each, most of what is left from before is freed here and there, and
@@ -130,6 +152,20 @@ const struct workload workloads_churn[] = {
      churn,
      {16, 32 * KIB + 1, 2000000, 1024, RANDOM, 0},
      {1, 2, 4, 8, 64},
+     CHECKED,
+     TOLD},
+    {"batch/small",
+     "requests: each takes small blocks, all are freed before the next",
+     batch,
+     {16, KIB + 1, 6000000, 1000, 0, 0},
+     {1},
+     CHECKED,
+     TOLD},
+    {"batch/mixed",
+     "requests: each takes blocks of all sizes of a program, all are freed before the next",
+     batch,
+     {16, 32 * KIB + 1, 1500000, 400, 0, 0},
+     {1},
      CHECKED,
      TOLD},
     {"drift/small",

@@ -92,7 +92,7 @@ OWN(own_delete_array, _ZdaPv);
 OWN(own_delete_aligned, _ZdlPvSt11align_val_t);
 OWN(own_delete_array_aligned, _ZdaPvSt11align_val_t);
 
-WEIR_OPERATOR void* _Znwm(size_t size) {
+WEIR_AT_LINE WEIR_OPERATOR void* _Znwm(size_t size) {
     size_t last = size - 1;
     if (weir_likely(last < SMALL_MAX)) {
         void* p = heap_alloc_fast(last);
@@ -106,7 +106,7 @@ WEIR_OPERATOR void* _ZnamSt11align_val_t(size_t size, size_t align) {
     return _ZnwmSt11align_val_t(size, align);
 }
 
-WEIR_OPERATOR void _ZdlPv(void* p) { heap_free(p, "operator delete"); }
+WEIR_AT_LINE WEIR_OPERATOR void _ZdlPv(void* p) { heap_free(p, "operator delete"); }
 WEIR_OPERATOR void _ZdaPv(void* p) { _ZdlPv(p); }
 WEIR_OPERATOR void _ZdlPvSt11align_val_t(void* p, size_t align) {
     (void)align;
@@ -157,7 +157,7 @@ WEIR_INLINE void delete_sized(void* p, size_t size, void (*unsized)(void*)) {
     delete_slow(p, size, unsized);
 }
 
-WEIR_OPERATOR void _ZdlPvm(void* p, size_t size) { delete_sized(p, size, _ZdlPv); }
+WEIR_AT_LINE WEIR_OPERATOR void _ZdlPvm(void* p, size_t size) { delete_sized(p, size, _ZdlPv); }
 WEIR_OPERATOR void _ZdaPvm(void* p, size_t size) { delete_sized(p, size, _ZdaPv); }
 WEIR_OPERATOR void _ZdlPvmSt11align_val_t(void* p, size_t size, size_t align) {
     if (REPLACED(own_delete_aligned, _ZdlPvSt11align_val_t))

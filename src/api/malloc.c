@@ -24,7 +24,7 @@ static WEIR_COLD void* fail(int error) {
     return NULL;
 }
 
-WEIR_EXPORT void* malloc(size_t size) {
+WEIR_AT_LINE WEIR_EXPORT void* malloc(size_t size) {
     size_t last = size - 1;
     if (weir_unlikely(last >= SMALL_MAX)) return heap_alloc_above(size);
     void* p = heap_alloc_fast(last);
@@ -32,7 +32,7 @@ WEIR_EXPORT void* malloc(size_t size) {
     return p;
 }
 
-WEIR_EXPORT void free(void* p) { heap_free(p, "free"); }
+WEIR_AT_LINE WEIR_EXPORT void free(void* p) { heap_free(p, "free"); }
 WEIR_EXPORT void cfree(void* p) { heap_free(p, "cfree"); }
 
 static WEIR_NOINLINE void* calloc_slow(size_t size) {

@@ -56,6 +56,9 @@
 #else
 #    define WEIR_OPERATOR WEIR_EXPORT
 #endif
+/* A function that begins with a line of the cache: the few instructions that every call takes lie in one or
+ * two, and none of their branches across two. */
+#define WEIR_AT_LINE __attribute__((aligned(64)))
 /* Keep pointer p in one register: where compilers see what it was added up from, they add that up again for
  * some of its members, which takes instructions and registers. */
 #define weir_one_register(p) __asm__("" : "+r"(p))

@@ -154,7 +154,7 @@ static WEIR_NOINLINE void* alloc_next(size_t size) {
 }
 
 /* What the thread keeps of larger blocks is found here, without a frame. */
-WEIR_FN void* heap_alloc_above(size_t size) {
+WEIR_AT_LINE WEIR_FN void* heap_alloc_above(size_t size) {
     if (size - 1 >= SLAB_MAX) return alloc_large(size);
     if (size <= SMALL_MAX) __builtin_unreachable();
     struct heap* h = heap_self();

@@ -277,7 +277,7 @@ static WEIR_NOINLINE void span_free_near(void* p, struct slice* s, const char* c
 }
 
 /* A larger block that the thread can keep goes without a frame. */
-WEIR_FN void heap_free_near(void* p, struct slice* s, const char* call, void* h) {
+WEIR_AT_LINE WEIR_FN void heap_free_near(void* p, struct slice* s, const char* call, void* h) {
     uint16_t* blocks = load_acquire(&s->blocks);
     /* The kind is read last: see arena_chunk_stays. */
     if (weir_unlikely(!slice_kind_is_of_chunk(load_relaxed(&s->kind))))

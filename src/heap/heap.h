@@ -20,7 +20,12 @@
 #include "page/slice.h"
 
 enum { OUTBOX_SLOTS = 8, OUTBOX_BLOCKS = 32, OUTBOX_BYTES = 16384 };
-enum { KEPT_BYTES_MAX = 65536, CLOSED_BYTES_MAX = 2097152, KEPT_WORDS = (SLAB_CLASSES + 63) / 64 };
+enum {
+    KEPT_BYTES_MAX = 65536,
+    KEPT_BYTES_WIDE = 524288,
+    CLOSED_BYTES_MAX = 2097152,
+    KEPT_WORDS = (SLAB_CLASSES + 63) / 64
+};
 enum { EXPOSED_SLOTS = 64 };
 enum { SPARE_SLOTS = 8, SPARE_SLICES_MAX = 16, SPARE_SLICES_SUM = 32 };
 
@@ -127,6 +132,8 @@ struct heap {
     size_t kept_bytes;           /* built in active slabs when their last block came back (SLICE_KEPT) */
     uint64_t settled_calls;      /* slow_calls when a slab's countdown last ended, */
     uint32_t settled_frees;      /* and how many ended since then */
+    uint16_t reopened;           /* closed slabs that were opened again since the last sweep */
+    uint16_t kept_widely;        /* sweeps till no more than KEPT_BYTES_MAX is kept again */
     size_t closed_bytes;         /* of pages that became holes when active slabs were closed (SLICE_CLOSED) */
     /* Exposure: see exposure.h. The first three are relaxed atomics: others may steal a slab. */
     uint64_t slab_bytes; /* of the blocks that are built in the slabs that the heap owns */
@@ -145,13 +152,16 @@ struct heap {
     uint16_t medium_out[LONG_CLASS]; /* that this thread took from chunks and did not give back, halved
                                             now and then; Sync: GATE_MEDIUM */
     uint64_t medium_out_bytes;       /* likewise, of all classes, never halved */
-    uint32_t medium_longest;         /* of the blocks freed lately, in bytes, above SLAB_MAX; or 0 */
-    ptrdiff_t kept_medium_room;      /* what else may be kept, in bytes; Sync: GATE_MEDIUM */
-    ptrdiff_t kept_medium_max;       /* what may be kept in all, as of the last slow call */
-    uint32_t medium_hand;            /* the class whose blocks go next, in turns */
-    uint32_t arena;                  /* where the last one came from */
-    bool medium_zero;                /* the next one from there is to be zero, where memory is tagged; */
-    void* medium_zeroed;             /* and this one was */
+    uint64_t medium_high;       /* the most that it was since the thread last gave nearly all of it back */
+    uint16_t medium_ebbs;       /* how often it did, since the last `medium_age` */
+    uint16_t medium_widely;     /* calls of that till no more than a part of it is kept again */
+    uint32_t medium_longest;    /* of the blocks freed lately, in bytes, above SLAB_MAX; or 0 */
+    ptrdiff_t kept_medium_room; /* what else may be kept, in bytes; Sync: GATE_MEDIUM */
+    ptrdiff_t kept_medium_max;  /* what may be kept in all, as of the last slow call */
+    uint32_t medium_hand;       /* the class whose blocks go next, in turns */
+    uint32_t arena;             /* where the last one came from */
+    bool medium_zero;           /* the next one from there is to be zero, where memory is tagged; */
+    void* medium_zeroed;        /* and this one was */
     /* The large block that the thread freed last: see large.h. */
     struct slice* kept_large;  /* Sync: GATE_LARGE; relaxed atomic, for the census */
     size_t kept_large_bytes;   /* how large it is; LARGE_FENCED: see the next */
@@ -331,13 +341,14 @@ WEIR_INLINE void* heap_alloc(size_t size) {
 
 /* Put a block on its slab's list, or into the bin if the slab is direct; the slab belongs to the caller. */
 WEIR_INLINE void slab_push(struct slice* s, block_t* p) {
-    list_head_t* lists = (list_head_t*)(void*)s;
-    ptrdiff_t at = s->push_at;
-    p->next = lists[at];
+    list_head_t* list = (list_head_t*)(void*)s + s->push_at;
+    /* Its address in a register of its own: processors that know which store a load waits for give malloc the
+     * head before they know the addresses, if both are a register with an offset. */
+    weir_one_register(list);
+    p->next = *list;
     /* A fork child may meet this list at any instruction: the link is written before the head. */
     __atomic_signal_fence(__ATOMIC_SEQ_CST);
-    weir_one_register(at); /* for it to be added to `lists` by the accesses */
-    owner_publish(&lists[at], p);
+    owner_publish(list, p);
     __atomic_signal_fence(__ATOMIC_SEQ_CST); /* and the count goes down after it */
     if (weir_unlikely(owner_decrement(&s->until) == 0)) heap_free_last(p, s);
 }

@@ -76,6 +76,7 @@ static void* medium_from_arena(struct heap* h, unsigned m, size_t align, bool ze
     if (zero) h->medium_zeroed = p;
     uint32_t inside = gate_enter_count(h, GATE_MEDIUM);
     medium_came(h, m);
+    if (h->medium_out_bytes > h->medium_high) h->medium_high = h->medium_out_bytes;
     medium_leave(h, inside);
     store_relaxed(&h->handed_out, h->handed_out + 1);
     return p;
@@ -168,14 +169,31 @@ static void outgoing_put(struct outgoing* o, struct heap* h, unsigned row, unsig
 }
 
 /* What the thread may keep: a part of what it took from chunks, since that is what comes and goes, and a
- * block as long as those that it frees. Where heaps are many, less at the most: what sleeping ones keep holds
- * whole chunks. */
+ * block as long as those that it frees; all that is allowed where it gives nearly all back, again and again.
+ * Where heaps are many, less at the most: what sleeping ones keep holds whole chunks. */
 static ptrdiff_t medium_kept_max(const struct heap* h) {
     enum { least = 65536, parts = 6, of_many = 524288 };
     uint64_t wanted = least + h->medium_longest + h->medium_out_bytes / parts;
     uint64_t most = core_options.thread_kept_max;
-    if (most > of_many && heaps_are_many()) most = of_many;
+    if (heaps_are_many()) {
+        if (most > of_many) most = of_many;
+    } else if (h->medium_widely != 0) {
+        wanted = most;
+    }
     return (ptrdiff_t)(wanted < most ? wanted : most);
+}
+
+/* The owner frees: has it given nearly all back that it had? One that does so often, as a server of requests
+ * does, takes as much again at once. */
+static void medium_ebb(struct heap* h) {
+    enum { little = 131072, nearly_all = 16, often = 4, ages = 4 };
+    uint64_t kept = (uint64_t)medium_kept_bytes(h);
+    uint64_t live = h->medium_out_bytes > kept ? h->medium_out_bytes - kept : 0;
+    if (h->medium_high < little || live >= h->medium_high / nearly_all) return;
+    h->medium_high = live;
+    if (++h->medium_ebbs < often) return;
+    h->medium_ebbs = 0;
+    h->medium_widely = ages;
 }
 
 /* Have room for a block of so many bytes in the ring: of what is there the older half goes, of all, ring by
@@ -218,6 +236,7 @@ static bool medium_free_own(struct heap* h, unsigned m, void* p, uint16_t* block
     struct kept_medium* k = &h->kept_medium[row];
     uint32_t inside = gate_enter_keep(h, GATE_MEDIUM);
     if (row == KEPT_LONG && bytes > h->medium_longest) h->medium_longest = bytes;
+    medium_ebb(h);
     ptrdiff_t most = medium_kept_max(h);
     h->kept_medium_room += most - h->kept_medium_max;
     h->kept_medium_max = most;
@@ -306,6 +325,8 @@ WEIR_FN void medium_age(struct heap* h) {
     uint32_t inside = gate_enter_count(h, GATE_MEDIUM);
     for (unsigned m = 0; m < LONG_CLASS; m++) h->medium_out[m] /= 2;
     h->medium_longest = 0;
+    h->medium_ebbs = 0;
+    if (h->medium_widely != 0) h->medium_widely--;
     medium_leave(h, inside);
 }
 

@@ -263,12 +263,22 @@ static WEIR_NOINLINE void kept_end(struct heap* h, unsigned c, struct slice* s) 
     h->kept_bytes -= built < h->kept_bytes ? built : h->kept_bytes;
 }
 
+/* A closed slab is opened again. Where many are between two sweeps, the thread frees all that it took, again
+ * and again, as one that serves requests does: as much as that is stays for a while. */
+static void reopened_count(struct heap* h) {
+    enum { many = 64, sweeps = 4 };
+    if (++h->reopened < many) return;
+    h->reopened = 0;
+    h->kept_widely = sweeps;
+}
+
 /* Fill the bin from slab s. False: the slab is full, or what it has left is not resident and `clean` not
  * set. */
 static bool slab_fill_bin(struct heap* h, unsigned c, struct slice* s, bool clean) {
     bool own = frees_own(s);
     available_unlist_active(h, s);
     if (slab_is_kept(s)) kept_end(h, c, s);
+    if ((s->flags & SLICE_CLOSED) != 0) reopened_count(h);
     s->flags &= (uint8_t)~SLICE_CLOSED;
     if (full_is_on()) return slab_stock(s, clean);
     class_learn(h, c, s, own);
@@ -455,12 +465,15 @@ static void active_settle(struct heap* h, unsigned c) {
     available_unlist_active(h, s);
     if (slab_is_kept(s)) kept_end(h, c, s);
     if ((s->flags & SLICE_CLOSED) != 0) return;
-    if (!active_is_idle(h, c)) {
+    bool idle = active_is_idle(h, c);
+    if (!idle && h->kept_widely == 0) {
         exposure_arm_active(h, s, slab_used(s));
         return;
     }
-    bin_return(h, c, "free");
-    if (slab_used(s) == 0)
+    bin_return(h, c, "free"); /* of much that was kept, also where a few blocks are in use: for visitors */
+    if (!idle && slab_used(s) != 0)
+        exposure_arm_active(h, s, slab_used(s));
+    else if (slab_used(s) == 0)
         active_close(h, c);
     else
         active_release(h, c); /* the bin's list was written to */
@@ -476,6 +489,8 @@ static void kept_release(struct heap* h) {
 
 /* Now and then: what was closed and has not been opened since goes, what is without use is closed. */
 static void active_sweep(struct heap* h) {
+    h->reopened = 0;
+    if (h->kept_widely != 0) h->kept_widely--;
     closed_release(h);
     for (unsigned c = 0; c < SLAB_CLASSES; c++)
         if (h->active[c] != NULL) active_settle(h, c);

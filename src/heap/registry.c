@@ -84,6 +84,8 @@ static void heap_reset(struct heap* h) {
     store_relaxed(&h->kept_large_turns, (uint64_t)0);
     for (unsigned m = 0; m < LONG_CLASS; m++) h->medium_out[m] = 0;
     h->medium_out_bytes = 0;
+    h->medium_high = 0;
+    h->medium_ebbs = h->medium_widely = 0;
     h->medium_longest = 0;
     store_relaxed(&h->kept_medium_room, (ptrdiff_t)0);
     h->kept_medium_max = 0;
@@ -94,6 +96,7 @@ static void heap_reset(struct heap* h) {
     h->medium_hand = h->arena = 0;
     for (unsigned i = 0; i < KEPT_WORDS; i++) h->kept[i] = h->passed[i] = h->left[i] = 0;
     h->kept_bytes = h->closed_bytes = 0;
+    h->reopened = h->kept_widely = 0;
     h->busy = 0;
     h->set_aside = false;
     store_relaxed(&h->slab_bytes, (uint64_t)0);

@@ -19,6 +19,7 @@
 #ifndef WEIR_HEAP_SLAB_H
 #define WEIR_HEAP_SLAB_H
 
+#include "core/options.h"
 #include "heap/heap.h"
 #include "tag/tag.h"
 
@@ -92,9 +93,15 @@ WEIR_INLINE bool slab_is_kept(const struct slice* s) { return (s->flags & SLICE_
 WEIR_INLINE size_t slab_built_bytes(const struct slice* s) {
     return (size_t)load_relaxed(&s->built) * slab_class(s)->bytes;
 }
+/* So much may be built in active slabs that are kept without use. */
+WEIR_INLINE size_t heap_kept_max(const struct heap* h) {
+    size_t most = core_options.thread_kept_max;
+    if (h->kept_widely == 0 || most < KEPT_BYTES_MAX || heaps_are_many()) return KEPT_BYTES_MAX;
+    return most < KEPT_BYTES_WIDE ? most : KEPT_BYTES_WIDE;
+}
 /* Whether it may be kept besides those that are. */
 WEIR_INLINE bool heap_may_keep(const struct heap* h, const struct slice* s) {
-    return h->kept_bytes + slab_built_bytes(s) <= KEPT_BYTES_MAX;
+    return h->kept_bytes + slab_built_bytes(s) <= heap_kept_max(h);
 }
 /* Owner: blocks in use, the bin's among them. */
 WEIR_INLINE uint32_t slab_used(const struct slice* s) { return counts_used(s->counts); }

@@ -7,6 +7,7 @@
 #include "workers.h"
 #include <algorithm>
 #include <atomic>
+#include <memory>
 #include <thread>
 #include <vector>
 
@@ -179,6 +180,70 @@ TEST_UNEMULATED(Direct, FewLiveBlocksMakeNoLooks) {
         EXPECT_EQ(direct, 1u); // so much may be kept
         EXPECT_LE(unit_kept_bytes(), unit_kept_bytes_max());
         EXPECT_GE(unit_check_slabs(), 0);
+    }));
+}
+
+// Rounds of a thread that takes some 400 KiB of all small classes and frees all of it. Returns the most that
+// was kept.
+size_t take_and_free_all(unsigned rounds) {
+    size_t most = 0;
+    for (unsigned round = 0; round < rounds; round++) {
+        std::vector<void*> all;
+        for (unsigned i = 0; i < 25; i++)
+            for (size_t size = 32; size <= 1024; size += 32) all.push_back(unit_alloc(size));
+        for (void* p : all) unit_free(p);
+        most = std::max(most, unit_kept_bytes());
+    }
+    return most;
+}
+
+// It keeps that, after some rounds: no slab is closed and opened for each class and round.
+TEST_UNEMULATED(Direct, WhatIsFreedAllAgainAndAgainIsKept) {
+    EXPECT_FINE(in_child([] {
+        start("check_first=0:check_every=1000000:release=off");
+        EXPECT_LE(take_and_free_all(2), unit_kept_bytes_max());
+        size_t most = take_and_free_all(50);
+        EXPECT_GT(most, 5 * unit_kept_bytes_max());
+        EXPECT_LE(most, unit_kept_bytes_wide());
+        uint64_t before = unit_slow_calls();
+        take_and_free_all(50);
+        EXPECT_LE(unit_slow_calls() - before, 50u); // 32 in each round at least, else
+        EXPECT_GE(unit_check_slabs(), 0);
+        unit_collect();
+        EXPECT_EQ(unit_kept_bytes(), 0u);
+    }));
+}
+
+// Not for good, and no more than is allowed.
+TEST_UNEMULATED(Direct, WhatIsKeptSoIsBounded) {
+    EXPECT_FINE(in_child([] {
+        start("check_first=0:check_every=1000000:release=off:thread_kept_max=64k");
+        EXPECT_LE(take_and_free_all(50), unit_kept_bytes_max());
+    }));
+    EXPECT_FINE(in_child([] {
+        start("check_first=0:check_every=1000000:release=off");
+        take_and_free_all(50);
+        std::vector<std::vector<void*>> all(SMALL_MAX / GRANULE);
+        for (unsigned i = 0; i < 100; i++) // more than fits
+            for (size_t size = 32; size <= 1024; size += 32) all[size / 32].push_back(unit_alloc(size));
+        for (const auto& of_class : all)
+            for (void* p : of_class) unit_free(p);
+        EXPECT_LE(unit_kept_bytes(), unit_kept_bytes_wide());
+        // Many lists later, of classes that are not closed meanwhile:
+        std::vector<void*> lives;
+        for (unsigned i = 0; i < 20000; i++) lives.push_back(unit_alloc(1024));
+        for (void* p : lives) unit_free(p);
+        EXPECT_LE(take_and_free_all(1), unit_kept_bytes_max());
+        EXPECT_GE(unit_check_slabs(), 0);
+    }));
+    EXPECT_FINE(in_child([] {
+        start("check_first=0:check_every=1000000:release=off");
+        std::vector<std::unique_ptr<Worker>> many;
+        for (unsigned i = 0; i < 9; i++) {
+            many.push_back(std::make_unique<Worker>());
+            many.back()->does([] { unit_free(unit_alloc(small)); });
+        }
+        EXPECT_LE(take_and_free_all(50), unit_kept_bytes_max());
     }));
 }
 

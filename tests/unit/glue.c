@@ -114,6 +114,8 @@ uint32_t unit_turns_unchecked(void) { return heap_self()->turns_unchecked; }
 uint64_t unit_exposed(void) { return load_relaxed(&heap_self()->exposed); }
 size_t unit_kept_bytes(void) { return heap_self()->kept_bytes; }
 size_t unit_kept_bytes_max(void) { return KEPT_BYTES_MAX; }
+size_t unit_kept_bytes_wide(void) { return KEPT_BYTES_WIDE; }
+uint64_t unit_slow_calls(void) { return heap_self()->slow_calls; }
 uint64_t unit_remote_count(const struct slice* s) { return remote_count(load_acquire(&s->remote)); }
 bool unit_is_unowned(const struct slice* s) { return (load_acquire(&s->remote) & REMOTE_UNOWNED) != 0; }
 bool unit_is_doubted(const struct slice* s) { return (load_acquire(&s->remote) & REMOTE_DOUBTED) != 0; }

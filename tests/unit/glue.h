@@ -52,6 +52,8 @@ uint32_t unit_turns_unchecked(void);
 uint64_t unit_exposed(void);
 size_t unit_kept_bytes(void);
 size_t unit_kept_bytes_max(void);
+size_t unit_kept_bytes_wide(void); // where all was freed again and again
+uint64_t unit_slow_calls(void);
 uint64_t unit_remote_count(const struct slice* s);
 bool unit_is_unowned(const struct slice* s);
 bool unit_is_doubted(const struct slice* s); /* what waits on the remote list is to be followed */

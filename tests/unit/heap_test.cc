@@ -299,11 +299,14 @@ TEST(Heap, CountsWhatAModelCounts) {
     }));
 }
 
-TEST(Heap, KeepsOnlySoMuchForNothing) {
-    EXPECT_FINE(in_child([] {
+// `most`: of what is built in slabs that are kept.
+void keep_only(const char* options, size_t most) {
+    EXPECT_FINE(in_child([=] {
+        setenv("WEIR_OPTIONS", options, 1);
+        unit_attach();
         const size_t medium =
             65536 + size_classes[CLASS_COUNT - 1].bytes; // and a sixth of what is kept itself
-        const size_t bound = unit_kept_bytes_max() + SLAB_MAX + medium * 6 / 5;
+        const size_t bound = most + SLAB_MAX + medium * 6 / 5;
         struct unit_figures f;
         for (int round = 0; round < 3; round++) {
             // Classes whose blocks are built one at a time, so that each free is of a slab's last block.
@@ -333,6 +336,11 @@ TEST(Heap, KeepsOnlySoMuchForNothing) {
         EXPECT_EQ(unit_kept_bytes(), 0u);
         expect_nothing_left();
     }));
+}
+
+TEST(Heap, KeepsOnlySoMuchForNothing) {
+    keep_only("thread_kept_max=64k", unit_kept_bytes_max());
+    keep_only("", unit_kept_bytes_wide()); // its slabs are closed and opened often enough
 }
 
 TEST(Heap, ALoneBlockThatComesAndGoesMakesNoSystemCall) {

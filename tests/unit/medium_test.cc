@@ -167,6 +167,75 @@ TEST(Medium, WhoHasMoreKeepsMore) {
     }));
 }
 
+// Rounds in which a thread takes some 800 KiB of blocks of many classes and gives all of it back.
+void take_and_give_back(unsigned rounds) {
+    for (unsigned round = 0; round < rounds; round++) {
+        std::vector<void*> all;
+        for (unsigned i = 0; i < 120; i++) all.push_back(unit_alloc(2500 + i % 20 * 500));
+        for (void* p : all) unit_free(p);
+    }
+}
+
+// One that does so again and again keeps it, where that is allowed: no lock is taken for each block.
+TEST(Medium, WhoGivesAllBackAgainAndAgainKeepsIt) {
+    EXPECT_FINE(in_child([] {
+        start("release=off:sparse_max=65535");
+        take_and_give_back(3);
+        EXPECT_LT(unit_kept_medium_max(), 300000u);
+        take_and_give_back(10);
+        EXPECT_EQ(unit_kept_medium_max(), core_options.thread_kept_max);
+        uint64_t before = unit_slow_calls();
+        take_and_give_back(10);
+        uint64_t slow = unit_slow_calls() - before;
+        EXPECT_TRUE(slow < 10u * 40 || tag_is_on()) << slow;
+        EXPECT_TRUE(unit_arena_check());
+        expect_nothing_left();
+    }));
+    EXPECT_FINE(in_child([] {
+        start("release=off:sparse_max=65535:thread_kept_max=64k");
+        take_and_give_back(20);
+        EXPECT_EQ(unit_kept_medium_max(), 65536u);
+    }));
+}
+
+// A few blocks that come and go, or a part of what is there, are no reason.
+TEST(Medium, WhoGivesAPartBackKeepsAPart) {
+    EXPECT_FINE(in_child([] {
+        start("release=off:sparse_max=65535");
+        std::vector<void*> held;
+        for (unsigned i = 0; i < 60; i++) held.push_back(unit_alloc(3000));
+        take_and_give_back(20);
+        EXPECT_LT(unit_kept_medium_max(), 500000u);
+        for (void* p : held) unit_free(p);
+    }));
+    EXPECT_FINE(in_child([] {
+        start("release=off:sparse_max=65535");
+        for (unsigned round = 0; round < 200; round++) {
+            std::vector<void*> all;
+            for (unsigned i = 0; i < 3; i++) all.push_back(unit_alloc(10000));
+            for (unsigned i = 0; i < 17; i++) all.push_back(unit_alloc(2500)); // a ring has place for 16
+            for (void* p : all) unit_free(p);
+        }
+        EXPECT_LT(unit_kept_medium_max(), 131072u);
+    }));
+}
+
+// Nor is it so for good.
+TEST(Medium, WhoGaveAllBackOnceKeepsAPartAgain) {
+    EXPECT_FINE(in_child([] {
+        start("release=off:sparse_max=65535:thread_kept_max=64m");
+        take_and_give_back(13);
+        EXPECT_EQ(unit_kept_medium_max(), 64u << 20);
+        uint64_t before = unit_slow_calls();
+        std::vector<void*> all;
+        while (unit_slow_calls() < before + 5 * 1024) all.push_back(unit_alloc(3000));
+        for (unsigned i = 0; i < 40; i++, all.pop_back()) unit_free(all.back());
+        EXPECT_LT(unit_kept_medium_max(), 10u << 20);
+        for (void* p : all) unit_free(p);
+        expect_nothing_left();
+    }));
+}
+
 // What sleeping threads keep pins chunks: where they are many each keeps less.
 TEST(Medium, ManyHeapsKeepLessEach) {
     EXPECT_FINE(in_child([] {
@@ -198,6 +267,8 @@ TEST(Medium, ManyHeapsKeepLessEach) {
         EXPECT_EQ(kept_max(), core_options.thread_kept_max);
         more_until(8);
         EXPECT_EQ(kept_max(), 524288u);
+        take_and_give_back(20);
+        EXPECT_LT(unit_kept_medium_max(), 300000u);
         core_options.thread_kept_max = 262144;
         EXPECT_EQ(kept_max(), 262144u);
         enough.set_value();
