@@ -132,7 +132,7 @@ struct heap {
     size_t kept_bytes;           /* built in active slabs when their last block came back (SLICE_KEPT) */
     uint64_t settled_calls;      /* slow_calls when a slab's countdown last ended, */
     uint32_t settled_frees;      /* and how many ended since then */
-    uint16_t reopened;           /* closed slabs that were opened again since the last sweep */
+    uint16_t reopened;           /* closed slabs opened again since the last sweep, or since they were many */
     uint16_t kept_widely;        /* sweeps till no more than KEPT_BYTES_MAX is kept again */
     size_t closed_bytes;         /* of pages that became holes when active slabs were closed (SLICE_CLOSED) */
     /* Exposure: see exposure.h. The first three are relaxed atomics: others may steal a slab. */
@@ -152,8 +152,8 @@ struct heap {
     uint16_t medium_out[LONG_CLASS]; /* that this thread took from chunks and did not give back, halved
                                             now and then; Sync: GATE_MEDIUM */
     uint64_t medium_out_bytes;       /* likewise, of all classes, never halved */
-    uint64_t medium_high;       /* the most that it was since the thread last gave nearly all of it back */
-    uint16_t medium_ebbs;       /* how often it did, since the last `medium_age` */
+    uint64_t medium_high; /* the most of that in the program's hands since medium_age, or medium_ebb's last */
+    uint16_t medium_ebbs; /* nearly all came back so often since medium_age, or since it was often */
     uint16_t medium_widely;     /* calls of that till no more than a part of it is kept again */
     uint32_t medium_longest;    /* of the blocks freed lately, in bytes, above SLAB_MAX; or 0 */
     ptrdiff_t kept_medium_room; /* what else may be kept, in bytes; Sync: GATE_MEDIUM */

@@ -62,6 +62,12 @@ static void medium_gone(struct heap* h, unsigned m, unsigned count, size_t bytes
     h->medium_out_bytes -= h->medium_out_bytes < bytes ? h->medium_out_bytes : bytes;
 }
 
+/* Of what it took and did not give back: what the program has. */
+static uint64_t medium_live_bytes(const struct heap* h) {
+    uint64_t kept = (uint64_t)medium_kept_bytes(h);
+    return h->medium_out_bytes > kept ? h->medium_out_bytes - kept : 0;
+}
+
 /* What would need more memory gets what the thread keeps first, if that is more than one block. `zero`: where
  * memory is tagged, the block is to be zero. */
 static void* medium_from_arena(struct heap* h, unsigned m, size_t align, bool zero) {
@@ -76,7 +82,8 @@ static void* medium_from_arena(struct heap* h, unsigned m, size_t align, bool ze
     if (zero) h->medium_zeroed = p;
     uint32_t inside = gate_enter_count(h, GATE_MEDIUM);
     medium_came(h, m);
-    if (h->medium_out_bytes > h->medium_high) h->medium_high = h->medium_out_bytes;
+    uint64_t live = medium_live_bytes(h);
+    if (live > h->medium_high) h->medium_high = live;
     medium_leave(h, inside);
     store_relaxed(&h->handed_out, h->handed_out + 1);
     return p;
@@ -187,8 +194,7 @@ static ptrdiff_t medium_kept_max(const struct heap* h) {
  * does, takes as much again at once. */
 static void medium_ebb(struct heap* h) {
     enum { little = 131072, nearly_all = 16, often = 4, ages = 4 };
-    uint64_t kept = (uint64_t)medium_kept_bytes(h);
-    uint64_t live = h->medium_out_bytes > kept ? h->medium_out_bytes - kept : 0;
+    uint64_t live = medium_live_bytes(h);
     if (h->medium_high < little || live >= h->medium_high / nearly_all) return;
     h->medium_high = live;
     if (++h->medium_ebbs < often) return;
@@ -325,6 +331,7 @@ WEIR_FN void medium_age(struct heap* h) {
     uint32_t inside = gate_enter_count(h, GATE_MEDIUM);
     for (unsigned m = 0; m < LONG_CLASS; m++) h->medium_out[m] /= 2;
     h->medium_longest = 0;
+    h->medium_high = medium_live_bytes(h); /* what it had long ago says nothing */
     h->medium_ebbs = 0;
     if (h->medium_widely != 0) h->medium_widely--;
     medium_leave(h, inside);

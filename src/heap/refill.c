@@ -266,7 +266,7 @@ static WEIR_NOINLINE void kept_end(struct heap* h, unsigned c, struct slice* s) 
 /* A closed slab is opened again. Where many are between two sweeps, the thread frees all that it took, again
  * and again, as one that serves requests does: as much as that is stays for a while. */
 static void reopened_count(struct heap* h) {
-    enum { many = 64, sweeps = 4 };
+    enum { many = SLAB_CLASSES + 1, sweeps = 4 }; /* more than a sweep closes */
     if (++h->reopened < many) return;
     h->reopened = 0;
     h->kept_widely = sweeps;
@@ -470,7 +470,7 @@ static void active_settle(struct heap* h, unsigned c) {
         exposure_arm_active(h, s, slab_used(s));
         return;
     }
-    bin_return(h, c, "free"); /* of much that was kept, also where a few blocks are in use: for visitors */
+    bin_return(h, c, "free"); /* also where blocks are in use, if it may be much: for visitors */
     if (!idle && slab_used(s) != 0)
         exposure_arm_active(h, s, slab_used(s));
     else if (slab_used(s) == 0)
@@ -715,7 +715,7 @@ static bool slab_keep(struct heap* h, unsigned c, struct slice* s) {
         }
     }
     if (full_is_on()) return at_once;
-    if (h->kept_bytes < KEPT_BYTES_MAX) {
+    if (h->kept_bytes < heap_kept_max(h)) {
         h->kept_bytes -= slab_built_bytes(s);
         slab_widen(h, s);
         h->kept_bytes += slab_built_bytes(s);

@@ -71,6 +71,13 @@ static void heap_reset_tables(struct heap* h) {
     }
 }
 
+/* How the thread used to free. */
+static void heap_unlearn(struct heap* h) {
+    h->reopened = h->kept_widely = 0;
+    h->medium_high = 0;
+    h->medium_ebbs = h->medium_widely = 0;
+}
+
 /* All else. */
 static void heap_reset(struct heap* h) {
     for (unsigned c = 0; c < SLAB_CLASSES; c++) h->bins[c] = (struct bin){NULL, SLICE_BYTES};
@@ -84,8 +91,6 @@ static void heap_reset(struct heap* h) {
     store_relaxed(&h->kept_large_turns, (uint64_t)0);
     for (unsigned m = 0; m < LONG_CLASS; m++) h->medium_out[m] = 0;
     h->medium_out_bytes = 0;
-    h->medium_high = 0;
-    h->medium_ebbs = h->medium_widely = 0;
     h->medium_longest = 0;
     store_relaxed(&h->kept_medium_room, (ptrdiff_t)0);
     h->kept_medium_max = 0;
@@ -96,7 +101,7 @@ static void heap_reset(struct heap* h) {
     h->medium_hand = h->arena = 0;
     for (unsigned i = 0; i < KEPT_WORDS; i++) h->kept[i] = h->passed[i] = h->left[i] = 0;
     h->kept_bytes = h->closed_bytes = 0;
-    h->reopened = h->kept_widely = 0;
+    heap_unlearn(h);
     h->busy = 0;
     h->set_aside = false;
     store_relaxed(&h->slab_bytes, (uint64_t)0);
@@ -172,6 +177,7 @@ static bool heap_parks(struct heap* h, int tid) {
     bool parks = load_relaxed(&os_sandbox_is_own) == 0 && parked_count < PARKED_MAX &&
                  bytes <= PARKED_BYTES_EACH && bytes + load_relaxed(&release_parked) <= PARKED_BYTES_ALL;
     if (parks) {
+        heap_unlearn(h); /* the next thread is another one */
         h->parked_bytes = bytes + 1;
         h->parked_tid = tid;
         add_relaxed(&release_parked, h->parked_bytes);
@@ -455,6 +461,7 @@ WEIR_FN void heap_collect(void) {
     spare_drop_all(h);
     for (unsigned i = 0; i < KEPT_WORDS; i++) h->kept[i] = 0;
     h->kept_bytes = h->closed_bytes = 0;
+    heap_unlearn(h);
     heap_leave(h);
 }
 
