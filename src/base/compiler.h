@@ -56,8 +56,8 @@
 #else
 #    define WEIR_OPERATOR WEIR_EXPORT
 #endif
-/* A function that begins with a line of the cache: what every call runs lies in as few as can be, and where its
- * branches lie to their ends does not change with what comes before. */
+/* A function that begins with a line of the cache: what every call runs lies in as few as can be, and where
+ * its branches lie to their ends does not change with what comes before. */
 #define WEIR_AT_LINE __attribute__((aligned(64)))
 /* Keep pointer p in one register: where compilers see what it was added up from, they add that up again for
  * some of its members, which takes instructions and registers. */
