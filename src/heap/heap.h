@@ -342,8 +342,8 @@ WEIR_INLINE void* heap_alloc(size_t size) {
 /* Put a block on its slab's list, or into the bin if the slab is direct; the slab belongs to the caller. */
 WEIR_INLINE void slab_push(struct slice* s, block_t* p) {
     list_head_t* list = (list_head_t*)(void*)s + s->push_at;
-    /* Its address in a register of its own: processors that know which store a load waits for give malloc the
-     * head before they know the addresses, if both are a register with an offset. */
+    /* Its address in a register of its own: a store through a scaled address has the next malloc wait for
+     * that, on some processors (docs/adr/0025). */
     weir_one_register(list);
     p->next = *list;
     /* A fork child may meet this list at any instruction: the link is written before the head. */

@@ -471,12 +471,12 @@ static void active_settle(struct heap* h, unsigned c) {
         return;
     }
     bin_return(h, c, "free"); /* also where blocks are in use, if it may be much: for visitors */
-    if (!idle && slab_used(s) != 0)
-        exposure_arm_active(h, s, slab_used(s));
-    else if (slab_used(s) == 0)
+    if (slab_used(s) == 0)
         active_close(h, c);
-    else
+    else if (idle)
         active_release(h, c); /* the bin's list was written to */
+    else
+        exposure_arm_active(h, s, slab_used(s));
 }
 
 /* No active slab is kept any more. */

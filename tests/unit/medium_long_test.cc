@@ -18,12 +18,6 @@ void start(const char* options) {
     unit_attach();
 }
 
-uint64_t slow_calls() {
-    struct unit_figures f;
-    unit_census(&f);
-    return f.slow_calls;
-}
-
 TEST(MediumLong, ChunksHaveThem) {
     EXPECT_FINE(in_child([] {
         start("release=off");
@@ -111,12 +105,12 @@ TEST(MediumLong, OneIsKeptThatIsLongerThanAllShorterOnes) {
         void* p = unit_alloc(bytes_of);
         unit_free(p);
         EXPECT_EQ(unit_kept_block(medium_of(bytes_of)), p);
-        uint64_t before = slow_calls();
+        uint64_t before = unit_slow_calls();
         for (unsigned i = 0; i < 1000; i++) {
             unit_free(unit_alloc(bytes_of));
             unit_free(unit_alloc(3000 + i % 4 * 2000));
         }
-        EXPECT_LE(slow_calls(), before + 40); // each of the shorter classes has to have a first one
+        EXPECT_LE(unit_slow_calls(), before + 40); // each of the shorter classes has to have a first one
         EXPECT_NE(unit_kept_block(medium_of(bytes_of)), nullptr);
         EXPECT_LE(unit_kept_medium_max(), least + class_bytes(medium_of(bytes_of)) * 7 / 6 + 16384);
         // Only as long as such blocks come.

@@ -1,0 +1,427 @@
+// medium_kept_test.cc: the medium blocks that a thread keeps for its next ones: which, how many bytes of
+// them, what they serve, how they grow. Called by ctest; each test starts the heap in a child of its own.
+//
+// SPDX-License-Identifier: Apache-2.0
+#include "forked.h"
+#include "arenas.h"
+#include <future>
+
+namespace {
+
+unsigned medium_of(size_t size) { return class_of(size) - SMALL_CLASSES; }
+
+void start(const char* options) {
+    setenv("WEIR_OPTIONS", options, 1);
+    unit_attach();
+}
+
+// A block grows into what is free behind it, and its class with it; one that has a neighbour moves.
+TEST(MediumKept, ReallocGrowsWhereTheBlockLies) {
+    EXPECT_FINE(in_child([] {
+        windows_are_endless();
+        unit_attach();
+        void* first = unit_alloc(3000);
+        void* last = unit_alloc(3000);
+        memset(first, 1, 3000);
+        memset(last, 2, 3000);
+        ASSERT_EQ(unit_slice(first), unit_slice(last));
+        unsigned moved = 0;
+        for (size_t size = 3200; size <= 40000; size += size / 8) {
+            void* grown = unit_realloc(last, size);
+            moved += grown != last;
+            last = grown;
+            EXPECT_GE(unit_usable(last), size);
+            memset(last, 2, size);
+            EXPECT_EQ(unit_arena_used(class_of(unit_usable(last)) - SMALL_CLASSES), 1u);
+            EXPECT_TRUE(unit_arena_check());
+        }
+        if (tag_is_on()) { // the new part would have another tag
+            EXPECT_GT(moved, 5u);
+            return;
+        }
+        EXPECT_EQ(moved, 0u);
+        void* other = unit_realloc(first, 4000);
+        EXPECT_NE(other, first);
+        EXPECT_EQ(memcmp(other, static_cast<char*>(other) + 1, 2999), 0);
+        uint64_t out = unit_medium_out_bytes();
+        EXPECT_EQ(out, unit_usable(last) + unit_usable(other) + 3072); // the first one is kept
+        unit_free(last);
+        unit_free(other);
+        expect_no_live_blocks();
+    }));
+}
+
+TEST(MediumKept, AFreedBlockIsTheNextOneOfItsClass) {
+    EXPECT_FINE(in_child([] {
+        start("release=off");
+        for (unsigned m = 0; m < chunk_classes(); m++) {
+            void* p = unit_alloc(class_bytes(m));
+            ASSERT_TRUE(unit_in_chunk(p));
+            EXPECT_EQ(unit_usable(p), class_bytes(m));
+            struct unit_figures before, after;
+            unit_census(&before);
+            EXPECT_EQ(before.live_blocks, 1u);
+            EXPECT_EQ(before.live_bytes, class_bytes(m));
+            unit_free(p);
+            EXPECT_EQ(bare(unit_kept_block(m)), bare(p));
+            unit_census(&after);
+            EXPECT_EQ(after.live_blocks, 0u);
+            EXPECT_GE(after.cached_bytes, class_bytes(m));
+            void* again = unit_alloc(class_bytes(m) - 1);
+            EXPECT_EQ(bare(again), bare(p));
+            p = again;
+            unit_census(&after);
+            EXPECT_EQ(after.slow_calls, before.slow_calls); // no lock was needed
+            EXPECT_EQ(after.alloc_calls, before.alloc_calls + 1);
+            EXPECT_EQ(after.live_blocks, 1u);
+            unit_free(p);
+        }
+        expect_nothing_left();
+    }));
+}
+
+TEST(MediumKept, TheYoungestIsGivenOutFirstAndTheOldestGoesBackFirst) {
+    EXPECT_FINE(in_child([] {
+        start("release=off:sparse_max=65535");
+        std::vector<void*> held; // so that there is room for a whole ring of each class
+        for (unsigned i = 0; i < 24; i++) held.push_back(unit_alloc(65536));
+        for (unsigned m = 0; m < chunk_classes(); m += 4) {
+            unsigned most = unit_kept_count_max(m);
+            std::vector<void*> all;
+            for (unsigned i = 0; i < most + 1; i++) all.push_back(unit_alloc(class_bytes(m)));
+            for (unsigned i = 0; i < most; i++) {
+                EXPECT_EQ(unit_kept_count(m), i);
+                unit_free(all[i]);
+            }
+            EXPECT_EQ(unit_kept_count(m), most);
+            unit_free(all[most]); // half of them go
+            EXPECT_EQ(unit_kept_count(m), most / 2 + 1);
+            EXPECT_EQ(used_blocks(), held.size() + most / 2 + 1);
+            for (unsigned i = 0; i < most / 2 + 1; i++) {
+                void* again = unit_alloc(class_bytes(m));
+                EXPECT_EQ(bare(again), bare(all[most - i])) << class_bytes(m);
+                all[most - i] = again;
+            }
+            EXPECT_EQ(unit_kept_count(m), 0u);
+            for (unsigned i = 0; i < most / 2 + 1; i++) unit_free(all[most - i]);
+            unit_collect();
+            EXPECT_EQ(unit_kept_count(m), 0u);
+            EXPECT_EQ(unit_kept_medium_bytes(), 0u);
+        }
+        for (void* p : held) unit_free(p);
+        expect_nothing_left();
+    }));
+}
+
+// Also after what is kept went, whoever has the heap: a ring has no more of them.
+TEST(MediumKept, TheRingHasAsManyPlacesAsMayWait) {
+    EXPECT_FINE(in_child([] {
+        start("release=off:sparse_max=65535");
+        const unsigned m = medium_of(3000);
+        const unsigned most = unit_kept_count_max(m);
+        auto keep_and_give_back = [&] {
+            EXPECT_EQ(unit_kept_places(m), 0u); // none was freed yet
+            for (unsigned i = 0; i < 5; i++) {
+                std::vector<void*> all;
+                for (unsigned j = 0; j < most; j++) all.push_back(unit_alloc(3000));
+                for (void* p : all) unit_free(p);
+                EXPECT_EQ(unit_kept_places(m), most);
+                unit_collect();
+                EXPECT_EQ(unit_kept_count(m), 0u);
+                EXPECT_EQ(unit_kept_places(m), most);
+            }
+        };
+        uint64_t made = 0;
+        for (unsigned i = 0; i < 3; i++) {
+            std::thread([&] {
+                unit_attach();
+                keep_and_give_back();
+                unit_detach();
+            }).join();
+            if (i == 0) made = unit_heaps_made();
+        }
+        EXPECT_EQ(unit_heaps_made(), made); // the same one, each time
+        expect_nothing_left();
+    }));
+}
+
+// It is a part of what the thread has of such blocks.
+TEST(MediumKept, WhoHasMoreKeepsMore) {
+    EXPECT_FINE(in_child([] {
+        start("release=off");
+        unit_free(unit_alloc(4096));
+        size_t least = unit_kept_medium_max();
+        EXPECT_GE(least, 65536u);
+        std::vector<void*> all;
+        for (unsigned i = 0; i < 200; i++) all.push_back(unit_alloc(16384));
+        for (unsigned i = 0; i < 8; i++, all.pop_back()) unit_free(all.back());
+        EXPECT_GE(unit_kept_medium_max(), least + 192 * 16384 / 6);
+        for (; !all.empty(); all.pop_back()) unit_free(all.back());
+        EXPECT_LE(unit_kept_medium_max(), least + 65536 / 4); // what it keeps still counts as taken
+        expect_nothing_left();
+    }));
+}
+
+// Rounds in which a thread takes some 800 KiB of blocks of many classes and gives all of it back.
+void take_and_give_back(unsigned rounds) {
+    for (unsigned round = 0; round < rounds; round++) {
+        std::vector<void*> all;
+        for (unsigned i = 0; i < 120; i++) all.push_back(unit_alloc(2500 + i % 20 * 500));
+        for (void* p : all) unit_free(p);
+    }
+}
+
+// One that does so again and again keeps it, where that is allowed: no lock is taken for each block.
+TEST(MediumKept, WhoGivesAllBackAgainAndAgainKeepsIt) {
+    EXPECT_FINE(in_child([] {
+        start("release=off:sparse_max=65535");
+        take_and_give_back(3);
+        EXPECT_LT(unit_kept_medium_max(), 300000u);
+        take_and_give_back(10);
+        EXPECT_EQ(unit_kept_medium_max(), core_options.thread_kept_max);
+        uint64_t before = unit_slow_calls();
+        take_and_give_back(10);
+        uint64_t slow = unit_slow_calls() - before;
+        EXPECT_TRUE(slow < 10u * 40 || tag_is_on()) << slow;
+        EXPECT_TRUE(unit_arena_check());
+        expect_nothing_left();
+    }));
+    EXPECT_FINE(in_child([] {
+        start("release=off:sparse_max=65535:thread_kept_max=64k");
+        take_and_give_back(20);
+        EXPECT_EQ(unit_kept_medium_max(), 65536u);
+    }));
+}
+
+// A few blocks that come and go, or a part of what is there, are no reason.
+TEST(MediumKept, WhoGivesAPartBackKeepsAPart) {
+    EXPECT_FINE(in_child([] {
+        start("release=off:sparse_max=65535");
+        std::vector<void*> held;
+        for (unsigned i = 0; i < 60; i++) held.push_back(unit_alloc(3000));
+        take_and_give_back(20);
+        EXPECT_LT(unit_kept_medium_max(), 500000u);
+        for (void* p : held) unit_free(p);
+    }));
+    EXPECT_FINE(in_child([] {
+        start("release=off:sparse_max=65535");
+        for (unsigned round = 0; round < 200; round++) {
+            std::vector<void*> all;
+            for (unsigned i = 0; i < 3; i++) all.push_back(unit_alloc(10000));
+            for (unsigned i = 0; i < 17; i++) all.push_back(unit_alloc(2500)); // a ring has place for 16
+            for (void* p : all) unit_free(p);
+        }
+        EXPECT_LT(unit_kept_medium_max(), 131072u);
+    }));
+}
+
+// Nor is it so for good.
+TEST(MediumKept, WhoGaveAllBackOnceKeepsAPartAgain) {
+    EXPECT_FINE(in_child([] {
+        start("release=off:sparse_max=65535:thread_kept_max=64m");
+        take_and_give_back(13);
+        EXPECT_EQ(unit_kept_medium_max(), 64u << 20);
+        uint64_t before = unit_slow_calls();
+        std::vector<void*> all;
+        while (unit_slow_calls() < before + 5 * 1024) all.push_back(unit_alloc(3000));
+        for (unsigned i = 0; i < 40; i++, all.pop_back()) unit_free(all.back());
+        EXPECT_LT(unit_kept_medium_max(), 10u << 20);
+        for (void* p : all) unit_free(p);
+        expect_nothing_left();
+    }));
+    // A few blocks that miss their ring and overflow it are no ebb of all that is kept.
+    EXPECT_FINE(in_child([] {
+        start("release=off:sparse_max=65535");
+        if (tag_is_on()) return; // what is kept goes by way of the arena
+        take_and_give_back(13);
+        EXPECT_EQ(unit_kept_medium_max(), core_options.thread_kept_max);
+        uint64_t before = unit_slow_calls();
+        while (unit_slow_calls() < before + 8 * 1024) {
+            std::vector<void*> all;
+            for (unsigned i = 0; i < 60; i++) all.push_back(unit_alloc(2500));
+            for (void* p : all) unit_free(p);
+        }
+        EXPECT_LT(unit_kept_medium_max(), core_options.thread_kept_max);
+        EXPECT_TRUE(unit_arena_check());
+    }));
+    // malloc_trim forgets it at once.
+    EXPECT_FINE(in_child([] {
+        start("release=off:sparse_max=65535");
+        take_and_give_back(13);
+        EXPECT_EQ(unit_kept_medium_max(), core_options.thread_kept_max);
+        unit_collect();
+        take_and_give_back(1);
+        EXPECT_LT(unit_kept_medium_max(), 300000u);
+    }));
+}
+
+// What sleeping threads keep pins chunks: where they are many each keeps less.
+TEST(MediumKept, ManyHeapsKeepLessEach) {
+    EXPECT_FINE(in_child([] {
+        start("release=off");
+        auto kept_max = [] {
+            std::vector<void*> all;
+            for (unsigned i = 0; i < 700; i++) all.push_back(unit_alloc(16384));
+            for (unsigned i = 0; i < 20; i++, all.pop_back()) unit_free(all.back()); // more than a ring has
+            size_t most = unit_kept_medium_max();
+            for (void* p : all) unit_free(p);
+            return most;
+        };
+        EXPECT_EQ(kept_max(), core_options.thread_kept_max);
+        std::promise<void> enough;
+        std::shared_future<void> over = enough.get_future().share();
+        std::vector<std::thread> others;
+        std::atomic<unsigned> ready{0};
+        auto more_until = [&](unsigned count) {
+            while (others.size() < count)
+                others.emplace_back([&] {
+                    unit_free(unit_alloc(100));
+                    ready++;
+                    over.wait();
+                    unit_detach();
+                });
+            while (ready != count) sched_yield();
+        };
+        more_until(7); // and this one
+        EXPECT_EQ(kept_max(), core_options.thread_kept_max);
+        more_until(8);
+        EXPECT_EQ(kept_max(), 524288u);
+        take_and_give_back(20);
+        EXPECT_LT(unit_kept_medium_max(), 300000u);
+        core_options.thread_kept_max = 262144;
+        EXPECT_EQ(kept_max(), 262144u);
+        enough.set_value();
+        for (std::thread& t : others) t.join();
+        expect_nothing_left();
+    }));
+}
+
+// What the thread keeps of other classes goes before the arena takes pages that have no memory.
+TEST(MediumKept, WhatIsKeptGoesBeforeMoreMemory) {
+    EXPECT_FINE(in_child([] {
+        start("release=off:sparse_max=65535");
+        if (tag_is_on()) return; // a block gets its tag in the arena
+        std::vector<void*> all;
+        for (unsigned i = 0; i < 800; i++) all.push_back(unit_alloc(3000 + i % 40 * 700));
+        for (unsigned i = 0; i < 60; i++) unit_free(all[i]), all[i] = nullptr;
+        ASSERT_GT(unit_kept_medium_bytes(), 65536u);
+        void* larger = unit_alloc(65536);
+        EXPECT_EQ(unit_kept_medium_bytes(), 0u);
+        EXPECT_TRUE(unit_arena_check());
+        unit_free(larger);
+        for (void* p : all) unit_free(p);
+        expect_nothing_left();
+    }));
+}
+
+TEST(MediumKept, KeptBlocksStayWithinTheBound) {
+    for (size_t bound : {0u, 4096u, 65536u, 1u << 20})
+        EXPECT_FINE(in_child([=] {
+            start("release=off:sparse_max=65535");
+            core_options.thread_kept_max = bound;
+            Random random(bound + 1);
+            Blocks blocks;
+            for (unsigned i = 0; i < unit_rounds(4000); i++) {
+                if (blocks.all.size() < 60 || random.below(2) == 0)
+                    blocks.alloc(SMALL_MAX + 1 +
+                                 random.below((random.below(8) == 0 ? chunk_block_max() : size_t{SLAB_MAX}) -
+                                              SMALL_MAX));
+                else
+                    blocks.free(random.below(blocks.all.size()));
+                size_t kept = 0, count = 0;
+                for (unsigned m = 0; m < UNIT_MEDIUM_CLASSES; m++)
+                    kept += unit_kept_count(m) * class_bytes(m), count += unit_kept_count(m);
+                ASSERT_EQ(kept, unit_kept_medium_bytes());
+                ASSERT_LE(kept, bound);
+                ASSERT_EQ(used_blocks(), blocks.all.size() + count);
+                if (i % 64 != 0) continue;
+                struct unit_figures f;
+                unit_census(&f);
+                EXPECT_EQ(f.live_blocks, blocks.all.size());
+                EXPECT_EQ(f.live_bytes, blocks.usable());
+                EXPECT_EQ(f.cached_bytes, kept);
+                EXPECT_EQ(f.slabs, 0u);
+                EXPECT_TRUE(unit_arena_check());
+            }
+            blocks.free_all();
+            expect_nothing_left();
+        }));
+}
+
+TEST(MediumKept, AKeptBlockServesAlignmentsThatItHas) {
+    EXPECT_FINE(in_child([] {
+        start("release=off");
+        char* at_page = static_cast<char*>(unit_alloc_aligned(8192, 4096));
+        ASSERT_TRUE(unit_in_chunk(at_page));
+        unit_free(at_page);
+        char* again = static_cast<char*>(unit_alloc_aligned(8192, 4096));
+        EXPECT_EQ(bare(again), bare(at_page));
+        at_page = again;
+        void* in_the_way = unit_alloc(1100);
+        char* beside = static_cast<char*>(unit_alloc(8192));
+        ASSERT_NE(reinterpret_cast<uintptr_t>(beside) % 8192, 0u);
+        unit_free(beside);
+        char* aligned = static_cast<char*>(unit_alloc_aligned(8192, 8192));
+        EXPECT_EQ(reinterpret_cast<uintptr_t>(aligned) % 8192, 0u);
+        EXPECT_EQ(bare(unit_kept_block(medium_of(8192))), bare(static_cast<void*>(beside)));
+        again = static_cast<char*>(unit_alloc(8192));
+        EXPECT_EQ(bare(again), bare(beside));
+        beside = again;
+        for (void* p : {static_cast<void*>(at_page), in_the_way, static_cast<void*>(beside),
+                        static_cast<void*>(aligned)})
+            unit_free(p);
+        expect_nothing_left();
+    }));
+}
+
+TEST(MediumKept, ABlockOfTheNextClassServesWhereNoneIsKept) {
+    EXPECT_FINE(in_child([] {
+        start("release=off");
+        for (unsigned m = 0; m + 1 < chunk_classes(); m++) {
+            bool serves = class_bytes(m) > 2048 && class_bytes(m) < SLAB_MAX;
+            void* next = unit_alloc(class_bytes(m + 1));
+            ASSERT_TRUE(unit_in_chunk(next));
+            unit_free(next);
+            void* p = unit_alloc(class_bytes(m));
+            if (class_bytes(m) < SLAB_MAX) { // what is kept of longer ones goes before more memory
+                EXPECT_EQ(bare(p) == bare(next), serves) << class_bytes(m);
+            }
+            size_t usable = unit_usable(p);
+            EXPECT_EQ(usable, class_bytes(serves ? m + 1 : m));
+            EXPECT_TRUE(unit_size_matches(usable, class_bytes(m), 1));
+            void* own = unit_alloc(class_bytes(m)); // none is kept of either
+            EXPECT_EQ(unit_usable(own), class_bytes(m));
+            unit_free(p); // it is one of its own class again
+            EXPECT_EQ(bare(unit_kept_block(serves ? m + 1 : m)), bare(p));
+            unit_free(own);
+            void* first = unit_alloc(class_bytes(m)); // the class itself comes first
+            EXPECT_EQ(bare(first), bare(own));        // the youngest
+            EXPECT_EQ(unit_usable(first), class_bytes(m));
+            unit_free(first);
+            unit_collect();
+            EXPECT_TRUE(unit_arena_check());
+        }
+        expect_no_live_blocks();
+    }));
+}
+
+TEST(MediumKept, EverySizeAndAlignmentMatchesItsSizedFree) {
+    EXPECT_FINE(in_child([] {
+        start("release=off:sparse_max=65535");
+        Blocks blocks; // looks at alignment, usable size and the size that delete may name
+        for (size_t size = SMALL_MAX + 1; size <= SLAB_MAX; size += 1 + size / 50) {
+            blocks.alloc(size);
+            for (size_t align = 32; align <= SLAB_MAX; align *= 4) blocks.alloc_aligned(size, align);
+            blocks.alloc_zeroable(size);
+            if (blocks.all.size() > 200)
+                while (blocks.all.size() > 20) blocks.free(blocks.all.size() / 2);
+        }
+        for (unsigned i = 0; i < 300; i++)
+            blocks.realloc(i % blocks.all.size(), SMALL_MAX + 1 + i * 211 % (SLAB_MAX - SMALL_MAX));
+        for (const Block& b : blocks.all) EXPECT_TRUE(unit_in_chunk(b.p));
+        blocks.free_all();
+        expect_nothing_left();
+    }));
+}
+
+} // namespace
