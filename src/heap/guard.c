@@ -40,6 +40,7 @@ static uintptr_t* slot_frames; /* guard_frames for each allocation, and as many 
 static uint64_t* ring; /* freed slots, the oldest first; a cell that belongs to turn t holds t + 1. Atomics */
 static uint32_t slot_count;
 static uint32_t slots_apart; /* the first ones, which may keep mappings of their own */
+static uint64_t live_most;   /* blocks at once: each is up to two mappings, which the heap needs too */
 static size_t slot_stride;
 
 static uint64_t ring_head; /* turns taken, and put; Sync: atomics: a cell is what counts, these follow it */
@@ -291,7 +292,8 @@ WEIR_FN WEIR_COLD void* guard_alloc(struct heap* h, unsigned c, size_t size, siz
     guard_forget(h, c);
     bool nested = h->guard_inside; /* the unwinder allocates */
     h->guard_inside = true;
-    struct guard_slot* s = nested ? NULL : guard_slot_take();
+    bool may = !nested && load_relaxed(&guard_totals.live_blocks) < live_most;
+    struct guard_slot* s = may ? guard_slot_take() : NULL;
     if (size == 0) size = 1;
     bool made = s != NULL && guard_slot_make(h, s, size, align < GRANULE ? GRANULE : align);
     if (made) {
@@ -408,7 +410,9 @@ static bool slots_reserve(uint32_t count) {
     ring = (uint64_t*)(void*)(p + records);
     slot_frames = (uintptr_t*)(void*)(p + records + cells);
     slot_count = count;
-    slots_apart = (uint32_t)(os_mappings_max() / 8); /* two mappings each: a quarter of what there may be */
+    uint64_t mappings = os_mappings_max();
+    slots_apart = (uint32_t)(mappings / 8); /* two mappings each: a quarter of what there may be */
+    live_most = mappings == 0 ? UINT64_MAX : mappings / 8; /* and as much again */
     store_relaxed(&guard_root.base, (uintptr_t)p + own);
     store_relaxed(&guard_root.bytes, areas);
     return true;
