@@ -66,7 +66,7 @@ struct outbox {
  *                    ^ from                     ^ to
  *
  * from: how many went, to: how many came; both modulo 2^32, their places modulo KEPT_RING. */
-enum { KEPT_RING = 16 };
+enum { KEPT_RING = 32 };
 /* One for each class that slabs have, and one for a block of any longer class. */
 enum { KEPT_LONG = LONG_CLASS, KEPT_RINGS };
 struct kept_block {
@@ -77,6 +77,7 @@ struct kept_medium {
     uint32_t from, to; /* Sync: GATE_MEDIUM; relaxed atomics, for the census */
     uint32_t limit;    /* of `to`, while so many may wait; 0: not known yet; Sync: as `from` */
     uint32_t bytes;    /* of one; set with `limit`; of the long one, with each that comes */
+    uint32_t unused[4];
 };
 struct kept_ring {
     struct kept_block at[KEPT_RING];
@@ -152,16 +153,16 @@ struct heap {
     uint16_t medium_out[LONG_CLASS]; /* that this thread took from chunks and did not give back, halved
                                             now and then; Sync: GATE_MEDIUM */
     uint64_t medium_out_bytes;       /* likewise, of all classes, never halved */
-    uint64_t medium_high; /* the most of that in the program's hands since medium_age, or medium_ebb's last */
-    uint16_t medium_ebbs; /* nearly all came back so often since medium_age, or since it was often */
-    uint16_t medium_widely;     /* calls of that till no more than a part of it is kept again */
-    uint32_t medium_longest;    /* of the blocks freed lately, in bytes, above SLAB_MAX; or 0 */
-    ptrdiff_t kept_medium_room; /* what else may be kept, in bytes; Sync: GATE_MEDIUM */
-    ptrdiff_t kept_medium_max;  /* what may be kept in all, as of the last slow call */
-    uint32_t medium_hand;       /* the class whose blocks go next, in turns */
-    uint32_t arena;             /* where the last one came from */
-    bool medium_zero;           /* the next one from there is to be zero, where memory is tagged; */
-    void* medium_zeroed;        /* and this one was */
+    uint64_t medium_most;            /* of that in the program's hands since medium_age, */
+    uint64_t medium_least;           /* since there was that most, */
+    uint64_t medium_swing;           /* and by how much it went down and up again; of before that, the half */
+    uint32_t medium_longest;         /* of the blocks freed lately, in bytes, above SLAB_MAX; or 0 */
+    ptrdiff_t kept_medium_room;      /* what else may be kept, in bytes; Sync: GATE_MEDIUM */
+    ptrdiff_t kept_medium_max;       /* what may be kept in all, as of the last slow call */
+    uint32_t medium_hand;            /* the class whose blocks go next, in turns */
+    uint32_t arena;                  /* where the last one came from */
+    bool medium_zero;                /* the next one from there is to be zero, where memory is tagged; */
+    void* medium_zeroed;             /* and this one was */
     /* The large block that the thread freed last: see large.h. */
     struct slice* kept_large;  /* Sync: GATE_LARGE; relaxed atomic, for the census */
     size_t kept_large_bytes;   /* how large it is; LARGE_FENCED: see the next */

@@ -68,6 +68,16 @@ static uint64_t medium_live_bytes(const struct heap* h) {
     return h->medium_out_bytes > kept ? h->medium_out_bytes - kept : 0;
 }
 
+/* By how much that goes down and up again. */
+static void medium_swing_learn(struct heap* h) {
+    uint64_t live = medium_live_bytes(h);
+    uint64_t back = live < h->medium_most ? live : h->medium_most;
+    if (back > h->medium_least && back - h->medium_least > h->medium_swing)
+        h->medium_swing = back - h->medium_least;
+    if (live > h->medium_most) h->medium_most = h->medium_least = live;
+    if (live < h->medium_least) h->medium_least = live;
+}
+
 /* What would need more memory gets what the thread keeps first, if that is more than one block. `zero`: where
  * memory is tagged, the block is to be zero. */
 static void* medium_from_arena(struct heap* h, unsigned m, size_t align, bool zero) {
@@ -82,8 +92,7 @@ static void* medium_from_arena(struct heap* h, unsigned m, size_t align, bool ze
     if (zero) h->medium_zeroed = p;
     uint32_t inside = gate_enter_count(h, GATE_MEDIUM);
     medium_came(h, m);
-    uint64_t live = medium_live_bytes(h);
-    if (live > h->medium_high) h->medium_high = live;
+    medium_swing_learn(h);
     medium_leave(h, inside);
     store_relaxed(&h->handed_out, h->handed_out + 1);
     return p;
@@ -176,41 +185,32 @@ static void outgoing_put(struct outgoing* o, struct heap* h, unsigned row, unsig
 }
 
 /* What the thread may keep: a part of what it took from chunks, since that is what comes and goes, and a
- * block as long as those that it frees; all that is allowed where it gives nearly all back, again and again.
+ * block as long as those that it frees; and what goes down and up again by much, which all threads share.
  * Where heaps are many, less at the most: what sleeping ones keep holds whole chunks. */
 static ptrdiff_t medium_kept_max(const struct heap* h) {
-    enum { least = 65536, parts = 6, of_many = 524288 };
-    uint64_t wanted = least + h->medium_longest + h->medium_out_bytes / parts;
+    enum { least = 65536, parts = 6, steady = 3 << 19, of_many = 524288 };
     uint64_t most = core_options.thread_kept_max;
-    if (heaps_are_many()) {
-        if (most > of_many) most = of_many;
-    } else if (h->medium_widely != 0) {
-        wanted = most;
+    uint64_t wanted = least + h->medium_longest + h->medium_out_bytes / parts;
+    uint64_t steady_most = heaps_are_many() ? of_many : steady;
+    if (wanted > steady_most) wanted = steady_most;
+    if (medium_swings(h)) {
+        uint64_t heaps = load_relaxed(&heap_totals.heaps_live); /* none, where this one is parked */
+        uint64_t share = heaps == 0 ? most : most / heaps;
+        wanted += h->medium_swing < share ? h->medium_swing : share;
     }
     return (ptrdiff_t)(wanted < most ? wanted : most);
-}
-
-/* The owner frees: has it given nearly all back that it had? One that does so often, as a server of requests
- * does, takes as much again at once. */
-static void medium_ebb(struct heap* h) {
-    enum { little = 131072, nearly_all = 16, often = 4, ages = 4 };
-    uint64_t live = medium_live_bytes(h);
-    if (h->medium_high < little || live >= h->medium_high / nearly_all) return;
-    h->medium_high = live;
-    if (++h->medium_ebbs < often) return;
-    h->medium_ebbs = 0;
-    h->medium_widely = ages;
 }
 
 /* Have room for a block of so many bytes in the ring: of what is there the older half goes, of all, ring by
  * ring in turn, until a quarter of the room is free. */
 static bool medium_make_room(struct heap* h, unsigned row, ptrdiff_t bytes) {
-    enum { rounds = 5 };
+    enum { rounds = 6 };
     static_assert(KEPT_RING < 1 << rounds, "halves of a full ring, until none is left");
     struct outgoing o;
     outgoing_start(&o);
     unsigned count = medium_kept_count(&h->kept_medium[row]);
-    if (count >= medium_kept_count_max(row)) outgoing_put(&o, h, row, (count + 1) / 2);
+    unsigned most = medium_kept_count_max(h, row);
+    if (count >= most) outgoing_put(&o, h, row, count - most / 2);
     if (h->kept_medium_room < bytes) {
         ptrdiff_t enough = h->kept_medium_max / 4;
         if (enough < bytes) enough = bytes;
@@ -242,14 +242,14 @@ static bool medium_free_own(struct heap* h, unsigned m, void* p, uint16_t* block
     struct kept_medium* k = &h->kept_medium[row];
     uint32_t inside = gate_enter_keep(h, GATE_MEDIUM);
     if (row == KEPT_LONG && bytes > h->medium_longest) h->medium_longest = bytes;
-    medium_ebb(h);
+    medium_swing_learn(h);
     ptrdiff_t most = medium_kept_max(h);
     h->kept_medium_room += most - h->kept_medium_max;
     h->kept_medium_max = most;
     if (bytes <= most) {
-        if (medium_kept_count(k) >= medium_kept_count_max(row) || h->kept_medium_room < bytes)
+        if (medium_kept_count(k) >= medium_kept_count_max(h, row) || h->kept_medium_room < bytes)
             some = medium_make_room(h, row, bytes);
-        store_relaxed(&k->limit, k->from + medium_kept_count_max(row));
+        store_relaxed(&k->limit, k->from + medium_kept_count_max(h, row));
         store_relaxed(&k->bytes, bytes); /* a long one's: none is kept now */
         medium_keep(h, k, row, k->to, p, block);
     } else {
@@ -318,11 +318,24 @@ static void outgoing_put_all(struct outgoing* o, struct heap* h) {
                   h->kept_medium_max); /* a fork in the middle of a call may have had it otherwise */
 }
 
+/* Nothing is kept: what may be from now on. Not a visitor's business, which knows nothing of the owner's use.
+ */
+static void kept_bounds_anew(struct heap* h) {
+    h->kept_medium_max = medium_kept_max(h);
+    store_relaxed(&h->kept_medium_room, h->kept_medium_max);
+    for (unsigned row = 0; row < KEPT_RINGS; row++) {
+        struct kept_medium* k = &h->kept_medium[row];
+        if (load_relaxed(&k->limit) == 0) continue; /* none was kept yet */
+        store_relaxed(&k->limit, k->from + medium_kept_count_max(h, row));
+    }
+}
+
 WEIR_FN void medium_drop_all(struct heap* h) {
     struct outgoing o;
     outgoing_start(&o);
     uint32_t inside = gate_enter_count(h, GATE_MEDIUM);
     outgoing_put_all(&o, h);
+    kept_bounds_anew(h);
     medium_leave(h, inside);
     outgoing_send(&o);
 }
@@ -331,9 +344,8 @@ WEIR_FN void medium_age(struct heap* h) {
     uint32_t inside = gate_enter_count(h, GATE_MEDIUM);
     for (unsigned m = 0; m < LONG_CLASS; m++) h->medium_out[m] /= 2;
     h->medium_longest = 0;
-    h->medium_high = medium_live_bytes(h); /* what it had long ago says nothing */
-    h->medium_ebbs = 0;
-    if (h->medium_widely != 0) h->medium_widely--;
+    h->medium_most = h->medium_least = medium_live_bytes(h); /* what it had long ago says nothing */
+    h->medium_swing /= 2;
     medium_leave(h, inside);
 }
 

@@ -74,8 +74,7 @@ static void heap_reset_tables(struct heap* h) {
 /* How the thread used to free. */
 static void heap_unlearn(struct heap* h) {
     h->reopened = h->kept_widely = 0;
-    h->medium_high = 0;
-    h->medium_ebbs = h->medium_widely = 0;
+    h->medium_most = h->medium_least = h->medium_swing = 0;
 }
 
 /* All else. */
@@ -455,13 +454,13 @@ WEIR_FN void heap_collect(void) {
         }
     }
     available_sweep(h, true, "malloc_trim");
+    heap_unlearn(h);
     medium_drop_all(h);
     large_drop(h);
     arena_trim_all();
     spare_drop_all(h);
     for (unsigned i = 0; i < KEPT_WORDS; i++) h->kept[i] = 0;
     h->kept_bytes = h->closed_bytes = 0;
-    heap_unlearn(h);
     heap_leave(h);
 }
 

@@ -176,7 +176,7 @@ unsigned unit_kept_places(unsigned m) {
     const struct kept_medium* k = &heap_self()->kept_medium[medium_ring(m)];
     return load_relaxed(&k->limit) - load_relaxed(&k->from);
 }
-unsigned unit_kept_count_max(unsigned m) { return medium_kept_count_max(medium_ring(m)); }
+unsigned unit_kept_count_max(unsigned m) { return medium_kept_count_max(heap_self(), medium_ring(m)); }
 void* unit_kept_block(unsigned m) {
     return unit_kept_count(m) == 0 ? NULL : medium_youngest(heap_self(), medium_ring(m))->block;
 }

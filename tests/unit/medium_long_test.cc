@@ -112,7 +112,8 @@ TEST(MediumLong, OneIsKeptThatIsLongerThanAllShorterOnes) {
         }
         EXPECT_LE(unit_slow_calls(), before + 40); // each of the shorter classes has to have a first one
         EXPECT_NE(unit_kept_block(medium_of(bytes_of)), nullptr);
-        EXPECT_LE(unit_kept_medium_max(), least + class_bytes(medium_of(bytes_of)) * 7 / 6 + 16384);
+        // Once as the longest, once as what comes and goes.
+        EXPECT_LE(unit_kept_medium_max(), least + class_bytes(medium_of(bytes_of)) * 13 / 6 + 16384);
         // Only as long as such blocks come.
         std::vector<void*> others;
         for (unsigned i = 0; i < 1500; i++) others.push_back(unit_alloc(5000)); // each a slow call
