@@ -5,6 +5,7 @@
 #include "page/region.h"
 
 #include "base/atomic.h"
+#include "core/options.h"
 #include "os/os.h"
 #include "page/huge.h"
 
@@ -164,6 +165,13 @@ WEIR_FN void region_drop(struct region* r) {
     os_unmap(base, bytes);
 }
 
+/* A huge page that is to come with the first touch has to be accessible as a whole. */
+static uint32_t region_whole(const struct region* r, uint32_t target) {
+    if (region_commit_strict || core_options.hugepages != HUGE_ALWAYS) return target;
+    return (uint32_t)((align_up(r->base + ((uintptr_t)target << SLICE_SHIFT), 2 * MIB) - r->base) >>
+                      SLICE_SHIFT);
+}
+
 static bool region_commit(struct region* r, uint32_t need) {
     /* Steps grow with the region, so that their number stays small; under strict accounting each page
      * is charged when it becomes accessible, so that only what is needed is. */
@@ -173,6 +181,7 @@ static bool region_commit(struct region* r, uint32_t need) {
     if (step < 8) step = 8;
     uint32_t target = need;
     if (!region_commit_strict && target < r->committed + step) target = r->committed + step;
+    target = region_whole(r, target);
     if (target > r->slices) target = r->slices;
     void* start = (void*)(r->base + ((uintptr_t)r->committed << SLICE_SHIFT));
     if (!os_commit_as(start, (size_t)(target - r->committed) << SLICE_SHIFT, region_memory_kind))

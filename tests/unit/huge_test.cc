@@ -110,6 +110,18 @@ TEST_NATIVE(HugeHeap, StartsWithoutButOnDemand) {
     }
 }
 
+// Also a small one, whose accessible part grows by less: with `always` the first touch finds whole ones.
+TEST_NATIVE(HugeHeap, GrowsByWholeOnesWhereAllAreWanted) {
+    EXPECT_FINE(in_child([] {
+        Heap heap(12, ":hugepages=always");
+        uintptr_t end = regions[0].base + (uintptr_t{regions[0].committed} << SLICE_SHIFT);
+        EXPECT_EQ(end % (2 << 20), 0u);
+        if (kernel_has_huge_pages()) {
+            EXPECT_GE(mapping_of(heap.pages.begin()->second[0]).huge_kib, 8u * 1024);
+        }
+    }));
+}
+
 // A mapping that is put over a part of the heap is as the heap around it.
 TEST_NATIVE(HugeHeap, WhatIsCoveredAfreshStaysAsItWas) {
     for (const char* option : {":hugepages=auto", ":hugepages=always"}) {
