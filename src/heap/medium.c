@@ -64,8 +64,9 @@ static void medium_gone(struct heap* h, unsigned m, unsigned count, size_t bytes
 
 /* Of what it took and did not give back: what the program has. */
 static uint64_t medium_live_bytes(const struct heap* h) {
-    uint64_t kept = (uint64_t)medium_kept_bytes(h);
-    return h->medium_out_bytes > kept ? h->medium_out_bytes - kept : 0;
+    ptrdiff_t kept = medium_kept_bytes(h);
+    if (kept < 0) kept = 0; /* after a fork in the middle of a call */
+    return h->medium_out_bytes > (uint64_t)kept ? h->medium_out_bytes - (uint64_t)kept : 0;
 }
 
 /* By how much that goes down and up again. */
@@ -201,16 +202,15 @@ static ptrdiff_t medium_kept_max(const struct heap* h) {
     return (ptrdiff_t)(wanted < most ? wanted : most);
 }
 
-/* Have room for a block of so many bytes in the ring: of what is there the older half goes, of all, ring by
- * ring in turn, until a quarter of the room is free. */
-static bool medium_make_room(struct heap* h, unsigned row, ptrdiff_t bytes) {
+/* Have room for a block of so many bytes in the ring, where so many may wait: of what is there the older half
+ * goes, of all, ring by ring in turn, until a quarter of the room is free. */
+static bool medium_make_room(struct heap* h, unsigned row, unsigned places, ptrdiff_t bytes) {
     enum { rounds = 6 };
     static_assert(KEPT_RING < 1 << rounds, "halves of a full ring, until none is left");
     struct outgoing o;
     outgoing_start(&o);
     unsigned count = medium_kept_count(&h->kept_medium[row]);
-    unsigned most = medium_kept_count_max(h, row);
-    if (count >= most) outgoing_put(&o, h, row, count - most / 2);
+    if (count >= places) outgoing_put(&o, h, row, count - places / 2);
     if (h->kept_medium_room < bytes) {
         ptrdiff_t enough = h->kept_medium_max / 4;
         if (enough < bytes) enough = bytes;
@@ -247,9 +247,11 @@ static bool medium_free_own(struct heap* h, unsigned m, void* p, uint16_t* block
     h->kept_medium_room += most - h->kept_medium_max;
     h->kept_medium_max = most;
     if (bytes <= most) {
-        if (medium_kept_count(k) >= medium_kept_count_max(h, row) || h->kept_medium_room < bytes)
-            some = medium_make_room(h, row, bytes);
-        store_relaxed(&k->limit, k->from + medium_kept_count_max(h, row));
+        unsigned places = medium_kept_count_max(h, row);
+        if (medium_kept_count(k) >= places || h->kept_medium_room < bytes)
+            some = medium_make_room(h, row, places, bytes);
+        weir_assert(medium_kept_count(k) < places); /* or the ring would have no limit any more */
+        store_relaxed(&k->limit, k->from + places);
         store_relaxed(&k->bytes, bytes); /* a long one's: none is kept now */
         medium_keep(h, k, row, k->to, p, block);
     } else {

@@ -24,7 +24,8 @@ WEIR_INLINE bool medium_swings(const struct heap* h) {
     return h->medium_swing != 0 && h->medium_swing >= h->medium_most / much && !heaps_are_many();
 }
 /* So many may wait there, by octave: fewer of large ones, as each takes the room of many small; of long ones
- * one in all. */
+ * one in all. Another thread that starts or ends may change it at any time: whoever relies on it reads it
+ * once. */
 WEIR_INLINE unsigned medium_kept_count_max(const struct heap* h, unsigned row) {
     static const uint8_t by_octave[][2] = {{8, 32}, {16, 32}, {12, 32}, {8, 32}, {6, 32}, {1, 1}, {1, 1}};
     static_assert(sizeof by_octave / sizeof by_octave[0] == KEPT_LONG / 8 + 1, "each octave has a row");

@@ -184,8 +184,10 @@ static bool region_commit(struct region* r, uint32_t need) {
     target = region_whole(r, target);
     if (target > r->slices) target = r->slices;
     void* start = (void*)(r->base + ((uintptr_t)r->committed << SLICE_SHIFT));
-    if (!os_commit_as(start, (size_t)(target - r->committed) << SLICE_SHIFT, region_memory_kind))
-        return false;
+    while (!os_commit_as(start, (size_t)(target - r->committed) << SLICE_SHIFT, region_memory_kind)) {
+        if (target == need) return false;
+        target = need; /* there may be as much */
+    }
     r->committed = target;
     return true;
 }

@@ -4,6 +4,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "forked.h"
 #include "arenas.h"
+#include <algorithm>
 #include <future>
 
 namespace {
@@ -221,6 +222,101 @@ TEST(MediumKept, TheRingOfWhoGoesDownAndUpAgainHoldsMore) {
     }));
 }
 
+// Threads that have heaps, for as long as this lives.
+class OtherHeaps {
+  public:
+    void more_until(unsigned count) {
+        while (threads.size() < count)
+            threads.emplace_back([this] {
+                unit_free(unit_alloc(100));
+                ready++;
+                over.wait();
+                unit_detach();
+            });
+        while (ready != count) sched_yield();
+    }
+    ~OtherHeaps() {
+        enough.set_value();
+        for (std::thread& t : threads) t.join();
+    }
+
+  private:
+    std::promise<void> enough;
+    std::shared_future<void> over = enough.get_future().share();
+    std::vector<std::thread> threads;
+    std::atomic<unsigned> ready{0};
+};
+
+// Blocks that are in the program's hands at the same time are not the same.
+void expect_distinct(std::vector<void*> all) {
+    for (void*& p : all) p = bare(p);
+    std::sort(all.begin(), all.end());
+    EXPECT_EQ(std::adjacent_find(all.begin(), all.end()), all.end());
+}
+
+// A ring that holds more than its places when threads become many gives back what is too much.
+TEST(MediumKept, AFullRingShrinksWhereThreadsBecomeMany) {
+    EXPECT_FINE(in_child([] {
+        start("release=off:sparse_max=65535");
+        const unsigned m = medium_of(3000);
+        const unsigned most = unit_kept_count_max(m);
+        std::vector<void*> all;
+        auto take = [&](unsigned count) {
+            while (all.size() < count) all.push_back(unit_alloc(3000));
+        };
+        auto give = [&] {
+            unit_free(all.back());
+            all.pop_back();
+        };
+        for (unsigned i = 0; i < 4; i++) {
+            take(400);
+            while (!all.empty()) give();
+        }
+        take(400);
+        while (unit_kept_count(m) < 2 * most && all.size() > 3 * most) give();
+        ASSERT_EQ(unit_kept_count(m), 2 * most);
+        OtherHeaps others;
+        others.more_until(8);
+        EXPECT_EQ(unit_kept_count_max(m), most);
+        for (unsigned i = 0; i < 3 * most; i++) {
+            give();
+            EXPECT_LE(unit_kept_count(m), most);
+            EXPECT_LE(unit_kept_count(m), unit_kept_places(m));
+        }
+        take(400);
+        expect_distinct(all);
+        while (!all.empty()) give();
+        EXPECT_TRUE(unit_arena_check());
+    }));
+}
+
+// Whether they are many may change at any instruction of a thread that frees.
+TEST(MediumKept, ThreadsComeAndGoWhileUseGoesDownAndUp) {
+    EXPECT_FINE(in_child([] {
+        start("release=off:sparse_max=65535");
+        OtherHeaps others;
+        others.more_until(7);
+        std::atomic<bool> done{false};
+        std::thread ninth([&] {
+            while (!done)
+                std::thread([] {
+                    unit_free(unit_alloc(100));
+                    unit_detach();
+                }).join();
+            unit_detach();
+        });
+        for (unsigned round = 0; round < unit_rounds(4000); round++) {
+            std::vector<void*> all;
+            for (unsigned i = 0; i < 150; i++) all.push_back(unit_alloc(3000));
+            expect_distinct(all);
+            for (void* p : all) unit_free(p);
+        }
+        done = true;
+        ninth.join();
+        EXPECT_TRUE(unit_arena_check());
+    }));
+}
+
 // What goes down and up is less than a quarter of what there is, or little.
 TEST(MediumKept, WhoGivesAPartBackKeepsAPart) {
     EXPECT_FINE(in_child([] {
@@ -305,35 +401,19 @@ TEST(MediumKept, ManyHeapsKeepLessEach) {
         const size_t bound = core_options.thread_kept_max;
         EXPECT_EQ(kept_max(1, 20), STEADY); // more than a ring has
         EXPECT_EQ(kept_max(3, 700), bound);
-        std::promise<void> enough;
-        std::shared_future<void> over = enough.get_future().share();
-        std::vector<std::thread> others;
-        std::atomic<unsigned> ready{0};
-        auto more_until = [&](unsigned count) {
-            while (others.size() < count)
-                others.emplace_back([&] {
-                    unit_free(unit_alloc(100));
-                    ready++;
-                    over.wait();
-                    unit_detach();
-                });
-            while (ready != count) sched_yield();
-        };
-        more_until(7); // and this one
+        OtherHeaps others;
+        others.more_until(7); // and this one
         EXPECT_EQ(kept_max(1, 20), STEADY);
         size_t share = kept_max(3, 700);
         EXPECT_GE(share, bound / 8);
         EXPECT_LE(share, bound / 8 + STEADY);
-        more_until(8);
+        others.more_until(8);
         EXPECT_EQ(kept_max(1, 20), 524288u);
         EXPECT_LE(kept_max(3, 700), 524288u);
         take_and_give_back(20);
         EXPECT_LT(unit_kept_medium_max(), 300000u);
         core_options.thread_kept_max = 262144;
         EXPECT_EQ(kept_max(1, 20), 262144u);
-        enough.set_value();
-        for (std::thread& t : others) t.join();
-        expect_nothing_left();
     }));
 }
 
