@@ -74,10 +74,10 @@ struct kept_block {
     uint16_t* known; /* what is known of it: see BLOCK_CLASS */
 };
 struct kept_medium {
-    uint32_t from, to; /* Sync: GATE_MEDIUM; relaxed atomics, for the census */
-    uint32_t limit;    /* of `to`, while so many may wait; 0: not known yet; Sync: as `from` */
-    uint32_t bytes;    /* of one; set with `limit`; of the long one, with each that comes */
-    uint32_t unused[4];
+    uint32_t from, to;  /* Sync: GATE_MEDIUM; relaxed atomics, for the census */
+    uint32_t limit;     /* of `to`, while so many may wait; 0: not known yet; Sync: as `from` */
+    uint32_t bytes;     /* of one; set with `limit`; of the long one, with each that comes */
+    uint32_t unused[4]; /* so that a row is as many bytes as a ring has places: see medium_kept_at */
 };
 struct kept_ring {
     struct kept_block at[KEPT_RING];

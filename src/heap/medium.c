@@ -186,7 +186,7 @@ static void outgoing_put(struct outgoing* o, struct heap* h, unsigned row, unsig
 }
 
 /* What the thread may keep: a part of what it took from chunks, since that is what comes and goes, and a
- * block as long as those that it frees; and what goes down and up again by much, which all threads share.
+ * block as long as those that it frees; and of what goes down and up again by much, a share for each thread.
  * Where heaps are many, less at the most: what sleeping ones keep holds whole chunks. */
 static ptrdiff_t medium_kept_max(const struct heap* h) {
     enum { least = 65536, parts = 6, steady = 3 << 19, of_many = 524288 };
