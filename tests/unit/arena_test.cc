@@ -485,7 +485,7 @@ std::atomic<uint64_t> os_calls, refuse_from, refused;
 TEST(Arena, EachCallOfTheSystemRefused) {
     for (const char* options : {"reserve=1g", "reserve=4m"})
         for (bool all_after : {false, true})
-            for (uint64_t nth = 1, lives = 0;; nth++, lives++) {
+            for (uint64_t nth = 1, lives = 0;; nth += unit_refused_step, lives++) {
                 Ended ended = in_child([&] {
                     setenv("WEIR_OPTIONS", options, 1);
                     unit_attach();

@@ -58,6 +58,10 @@ constexpr bool unit_emulated = UNIT_EMULATED;
 // Rounds of a random test: fewer where each is slow.
 constexpr unsigned unit_rounds(unsigned n) { return unit_sanitized || unit_emulated ? n / 5 + 1 : n; }
 
+// Tests that refuse each call of the kernel in turn refuse each one where a process takes milliseconds, and
+// every so many elsewhere: an odd number, as calls come in pairs.
+constexpr unsigned unit_refused_step = unit_emulated ? 11 : unit_sanitized ? 3 : 1;
+
 struct Ended {
     int status = -1;     // as waitpid gives it
     std::string printed; // what the child wrote to stderr
