@@ -347,26 +347,34 @@ def build_flags(folder):
     return flags
 
 
-def build_shared(flavour):
-    folder = ROOT / "build" / "golden" / flavour.name.replace("/", "-")
+def configure(folder, flavour, more=()):
+    """A build tree of the library, not built yet. Returns the flags."""
     options = ["-DWEIR_TESTS=OFF", "-DCMAKE_BUILD_TYPE=Release", "-DCMAKE_EXPORT_COMPILE_COMMANDS=ON"]
     if flavour.arch == "aarch64":
         options.append(f"-DCMAKE_TOOLCHAIN_FILE={ROOT / 'cmake/aarch64.cmake'}")
     else:
         options += [f"-DCMAKE_C_COMPILER={flavour.cc}",
                     f"-DCMAKE_CXX_COMPILER={flavour.cc.replace('gcc', 'g++').replace('clang', 'clang++')}"]
-    options.append(f"-DCMAKE_C_FLAGS={' '.join(flavour.more)}")
+    options.append(f"-DCMAKE_C_FLAGS={' '.join(more)}")
     run_text(["cmake", "-S", ROOT, "-B", folder, "-G", "Ninja", *options])
+    return build_flags(folder)
+
+
+def folder_of(flavour):
+    folder = ROOT / "build" / "golden" / flavour.name.replace("/", "-")
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
+def build_shared(flavour, folder):
+    flags = configure(folder, flavour, flavour.more)
     run_text(["cmake", "--build", folder, "--target", "weir"])
-    return folder, folder / "libweir.so.1", build_flags(folder)
+    return folder / "libweir.so.1", flags
 
 
-def build_lto(flavour):
+def build_lto(flavour, folder):
     """One program from trace.c, pair.c and the library's unit, melted at link time."""
-    shared = flavour._replace(name=flavour.name.replace(flavour.kind, "shared"), more=())
-    folder, _, flags = build_shared(shared)
-    folder = folder.parent / flavour.name.replace("/", "-")
-    folder.mkdir(exist_ok=True)
+    flags = configure(folder / "flags", flavour)
     flags = ["-fPIE" if f == "-fPIC" else f for f in flags if not f.startswith(("-W", "-Dweir", "-DWEIR_WEAK"))] + ["-flto"]
     if flavour.kind == "trusted":
         flags.append("-DWEIR_TRUST_SIZE=1")
@@ -394,21 +402,19 @@ Built = namedtuple("Built", "program library flags")
 
 
 def build(flavour, library=None):
+    folder, flags = folder_of(flavour), []
     if flavour.kind != "shared":
-        program, flags = build_lto(flavour)
+        program, flags = build_lto(flavour, folder)
         return Built(program, None, flags)
-    folder = ROOT / "build" / "golden" / flavour.name.replace("/", "-")
-    folder.mkdir(parents=True, exist_ok=True)
-    flags = []
     if library is None:
-        folder, library, flags = build_shared(flavour)
+        library, flags = build_shared(flavour, folder)
     return Built(compile_trace(flavour, folder), library, flags)
 
 
-def measure(flavour, built):
-    """{"compiler", "flags", "functions"} of one flavour."""
-    program, library, flags = built
-    names, step = (SHARED, flavour.step) if library else (PAIRS, 1)
+def measure(flavour, library=None):
+    """{"compiler", "flags", "functions"} of one flavour, or of a library instead of its build."""
+    program, library, flags = build(flavour, library)
+    names, step = SHARED if library else PAIRS, flavour.step
     if flavour.arch == "aarch64":
         calls = trace_emulated(program, names, step, library, program.parent)
     else:
@@ -557,21 +563,18 @@ def stay_on(processors):
 
 
 def measure_all(chosen, library):
-    """{name: figures} and the failures. Flavours share folders, so that they are built one after the other; they
-    are traced side by side, one on each processor."""
+    """{name: figures} and the failures. Each flavour has a folder of its own, and one at a time is built and traced on
+    each processor."""
     running, measured, failures = {}, {}, []
     processors = multiprocessing.Queue()
     for processor in sorted(os.sched_getaffinity(0)):
         processors.put(processor)
     with ProcessPoolExecutor(len(os.sched_getaffinity(0)), initializer=stay_on, initargs=(processors,)) as pool:
         for flavour in chosen:
-            if not shutil.which(flavour.cc):
+            if shutil.which(flavour.cc):
+                running[flavour.name] = pool.submit(measure, flavour, library)
+            else:
                 failures.append((False, f"{flavour.name}: no {flavour.cc} here"))
-                continue
-            try:
-                running[flavour.name] = pool.submit(measure, flavour, build(flavour, library))
-            except (Failure, subprocess.SubprocessError) as error:
-                failures.append((False, f"{flavour.name}: {error}"))
         for name, future in running.items():
             try:
                 measured[name] = future.result()

@@ -33,16 +33,14 @@ WAYS = [
 
 
 def main():
-    # Folders of their own: golden.py's own builds stay as they are.
-    real = {way.name: way._replace(name=f"tls-{way.name}") for way in WAYS}
-    plain = {way.name: way._replace(name=f"tls-{way.name}-naive", more=way.more + NAIVE) for way in WAYS}
-    measured, failures = golden.measure_all([one for way in WAYS for one in (real[way.name], plain[way.name])], None)
+    plain = {way.name: way._replace(name=f"{way.name}-naive", more=way.more + NAIVE) for way in WAYS}
+    measured, failures = golden.measure_all([one for way in WAYS for one in (way, plain[way.name])], None)
     for _, why in failures:
         print(f"FAIL {why}")
     passed, failed = 0, len(failures)
     print(f"{'instructions':24} {'function':18} {'weir':>5} {'plain':>6}")
     for way in WAYS:
-        figures = [measured.get(kind[way.name].name) for kind in (real, plain)]
+        figures = [measured.get(way.name), measured.get(plain[way.name].name)]
         if None in figures:
             continue
         ours, theirs = (kind["functions"] for kind in figures)
