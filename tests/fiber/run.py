@@ -18,6 +18,7 @@ import shutil
 import subprocess
 import sys
 from collections import namedtuple
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
@@ -317,11 +318,13 @@ def check_naive(config, options, folder, program, kept):
     raise Failure(f"keeps the thread's address in {', '.join(sorted(kept))} and was not seen failing")
 
 
-def check(config, options):
-    """(line, migrations, kept sites) of one configuration; raises Failure."""
-    folder = options.build / config.name.replace("/", "-")
-    program, binary = build(config, folder)
-    kinds = kinds_of(config)
+def folder_of(config, options):
+    return options.build / config.name.replace("/", "-")
+
+
+def check(config, options, program, binary):
+    """(line, migrations, kept sites) of one configuration that is built; raises Failure."""
+    folder, kinds = folder_of(config, options), kinds_of(config)
     sites = [] if config.form == "dlopen" else switches_of(config.arch, binary, kinds)
     count = {v: sum(1 for _, verdict in sites if verdict == v) for v in ("fresh", "called", "kept")}
     text = "{fresh} fresh, {called} called, {kept} kept".format(**count) if sites else "by pointer"
@@ -392,11 +395,12 @@ def main():
     passed = failed = total = 0
     kept = dict.fromkeys(KEPT_SOMEWHERE, 0)
     tried = set()
-    for config in CONFIGS:
-        if not re.search(options.only, config.name):
-            continue
+    pool = ThreadPoolExecutor(os.cpu_count())  # it builds ahead of what runs
+    chosen = [config for config in CONFIGS if re.search(options.only, config.name)]
+    built = [pool.submit(build, config, folder_of(config, options)) for config in chosen]
+    for config, ahead in zip(chosen, built):
         try:
-            text, made, sites = check(config, options)
+            text, made, sites = check(config, options, *ahead.result())
             print(f"ok   {config.name:36} {text}", flush=True)
             passed += 1
             total += made
