@@ -20,28 +20,32 @@ cc=${CC:-clang-19}
 work=${FUZZ_WORK:-$(mktemp -d "${TMPDIR:-/tmp}/weir-fuzz.XXXXXX")}
 case $work in /*) ;; *) work=$PWD/$work ;; esac
 mkdir -p "$work"
+jobs=$(nproc)
 passed=0
 failed=0
 flags=(-std=gnu17 -O1 -g -Wall -Wextra -Wundef -Werror -I"$root/src" -I"$root/include")
 
-note() { # NAME STATUS LOG BINARY
-    if [ "$2" -eq 0 ]; then
-        passed=$((passed + 1))
-        echo "ok      $1: $(grep -a 'DONE' "$3" | tail -1)"
-    else
-        failed=$((failed + 1))
-        echo "FAILED  $1 (exit $2); the log is $3:"
-        grep -aE '^(weir|fuzz_[a-z]+|==[0-9]+==|SUMMARY|.*Test unit written)|^ *#[0-9]+ .*/(src|tests)/|Assertion' "$3" | head -n 24
-        echo "        again: WEIR_OPTIONS=$WEIR_OPTIONS $4 $(sed -n 's/.*Test unit written to //p' "$3" | head -n 1)"
-    fi
+fuzz() { # NAME BINARY CORPUS SECONDS
+    local name=$1 binary=$2 corpus=$3
+    mkdir -p "$work/$name.corpus"
+    rm -f "$work/$name.status"
+    (cd "$work" && "$binary" -max_total_time="$4" -timeout=20 -rss_limit_mb=4096 -max_len=8192 -print_final_stats=1 \
+        -artifact_prefix="$work/$name-" "$work/$name.corpus" "$corpus") >"$work/$name.log" 2>&1
+    echo $? >"$work/$name.status"
 }
 
-run() { # NAME BINARY CORPUS SECONDS
-    local name=$1 binary=$2 corpus=$3 log="$work/$1.log"
-    mkdir -p "$work/$name.corpus"
-    (cd "$work" && "$binary" -max_total_time="$4" -timeout=20 -rss_limit_mb=4096 -max_len=8192 -print_final_stats=1 \
-        -artifact_prefix="$work/$name-" "$work/$name.corpus" "$corpus") >"$log" 2>&1
-    note "$name" $? "$log" "$binary"
+note() { # NAME BINARY: how it ended
+    local log="$work/$1.log" status
+    status=$(cat "$work/$1.status") || status=none
+    if [ "$status" = 0 ]; then
+        passed=$((passed + 1))
+        echo "ok      $1: $(grep -a 'DONE' "$log" | tail -1)"
+    else
+        failed=$((failed + 1))
+        echo "FAILED  $1 (exit $status); the log is $log:"
+        grep -aE '^(weir|fuzz_[a-z]+|==[0-9]+==|SUMMARY|.*Test unit written)|^ *#[0-9]+ .*/(src|tests)/|Assertion' "$log" | head -n 24
+        echo "        again: WEIR_OPTIONS=$WEIR_OPTIONS $2 $(sed -n 's/.*Test unit written to //p' "$log" | head -n 1)"
+    fi
 }
 
 build() { # NAME COMMAND...
@@ -58,7 +62,7 @@ build() { # NAME COMMAND...
 if [ -f "$root/src/core/options.c" ]; then
     build options "$cc" "${flags[@]}" -fsanitize=fuzzer,address,undefined -fno-sanitize-recover=all \
         "$here/fuzz_options.c" "$root/src/core/options.c" "$root/src/base/text.c" -o "$work/fuzz_options" &&
-        run options "$work/fuzz_options" "$here/corpus/options" "$seconds"
+        fuzz options "$work/fuzz_options" "$here/corpus/options" "$seconds" && note options "$work/fuzz_options"
 fi
 
 # The library's comparisons are not traced: those of checks=full would tell the fuzzer the secret mark of a
@@ -73,9 +77,14 @@ fi
 if [ "$library" != missing ] &&
     build malloc "$cc" "${flags[@]}" -fno-builtin -fsanitize=fuzzer "$here/fuzz_malloc.c" ${library:+"$library"} \
         -pthread -o "$work/fuzz_malloc"; then
-    for mode in "" check_every=1 checks=full reserve=64m thread_free_max=0; do
-        WEIR_OPTIONS=$mode run "malloc${mode:+-$mode}" "$work/fuzz_malloc" "$here/corpus/malloc" "$seconds"
+    modes=("" check_every=1 checks=full reserve=64m thread_free_max=0)
+    for ((i = 0; i < ${#modes[@]}; i += jobs)); do # each has a processor of its own
+        for mode in "${modes[@]:i:jobs}"; do
+            WEIR_OPTIONS=$mode fuzz "malloc${mode:+-$mode}" "$work/fuzz_malloc" "$here/corpus/malloc" "$seconds" &
+        done
+        wait
     done
+    for mode in "${modes[@]}"; do WEIR_OPTIONS=$mode note "malloc${mode:+-$mode}" "$work/fuzz_malloc"; done
 fi
 [ -n "$library" ] || echo "no weir here: the C library's malloc was tried"
 echo "$passed passed, $failed failed"
