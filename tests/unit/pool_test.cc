@@ -534,7 +534,7 @@ TEST(Pool, WhatHasNoRoomGoesToTheHeap) {
 
 // Each call of the kernel refused in turn: an object or NULL, and all counts right afterwards.
 TEST(Pool, RefusedMemoryLosesNothing) {
-    for (unsigned fail_at = 0; fail_at < 40; fail_at++)
+    for (unsigned fail_at = 0; fail_at < 40; fail_at += unit_refused_step)
         EXPECT_FINE(in_child([=] {
             static unsigned calls;
             static unsigned at;
