@@ -46,15 +46,15 @@ def one_insn_known():
     return "one-insn-per-tb" in subprocess.run([EMULATOR[0], "--help"], capture_output=True, text=True).stdout
 
 
-def check(folder, plain, tagged):
+def check(folder, plain, tagged, shapes):
     program = folder / "sets"
     subprocess.run([CC, "-O2", ROOT / "tests/golden/sets.c", "-o", program], check=True)
     passed = failed = 0
-    runs = [(library, shape, size, rounds) for (shape, size), both in SHAPES.items() for rounds in both
+    runs = [(library, shape, size, rounds) for (shape, size), both in shapes.items() for rounds in both
             for library in (plain, tagged)]
     with ThreadPoolExecutor(2) as pool:
         counts = dict(zip(runs, pool.map(lambda run: executed(folder, run[0], program, *run[1:]), runs)))
-    for (shape, size), (few, many) in SHAPES.items():
+    for (shape, size), (few, many) in shapes.items():
         without, with_tags = (counts[library, shape, size, many] - counts[library, shape, size, few]
                               for library in (plain, tagged))
         good = abs(with_tags - without) <= BOUND * without
@@ -74,10 +74,11 @@ def main():
         plain = build(folder, "without", "-DWEIR_TAGS=0")
         if args.self_test:
             broken = build(folder, "broken", "-finstrument-functions", "-finstrument-functions-exclude-file-list=base,arch")
-            failed = check(folder, plain, broken)[1] == 0
+            one = dict([next(iter(SHAPES.items()))])
+            failed = check(folder, plain, broken, one)[1] == 0
             passed = not failed
         else:
-            passed, failed = check(folder, plain, build(folder, "with"))
+            passed, failed = check(folder, plain, build(folder, "with"), SHAPES)
     print(f"tags_off: {int(passed)} passed, {int(failed)} failed")
     return 1 if failed else 0
 

@@ -9,6 +9,7 @@
 # SPDX-License-Identifier: Apache-2.0
 import argparse
 import difflib
+import os
 import pathlib
 import re
 import shlex
@@ -17,6 +18,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 HERE = pathlib.Path(__file__).resolve().parent
 SCRIPTS = HERE.parent / "programs"
@@ -132,12 +134,15 @@ def measure(program, args):
         data.mkdir()
         for generator in program.generators:
             generator(data, program.scale)
-        plain_status, plain, seconds, _ = execute(program, args, None, top, data)
+        modes = args.modes.split(",")
+        with ThreadPoolExecutor(os.cpu_count()) as pool:
+            runs = {mode: pool.submit(execute, program, args, mode, top, data) for mode in (*modes, None)}
+        plain_status, plain, seconds, _ = runs[None].result()
         if plain_status != 0 or not plain.strip():
             raise Failure(f"without the library: status {plain_status}\n" + plain.decode(errors="replace")[-2000:])
         told = [f"plain {seconds:.1f} s"]
-        for mode in args.modes.split(","):
-            status, output, seconds, lines = execute(program, args, mode, top, data)
+        for mode in modes:
+            status, output, seconds, lines = runs[mode].result()
             if (status, output) != (plain_status, plain):
                 sides = [o.decode(errors="replace").splitlines() for o in (plain, output)]
                 shown = list(difflib.unified_diff(*sides, "plain", mode, lineterm="", n=1))[:40]
