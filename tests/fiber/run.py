@@ -395,12 +395,13 @@ def main():
     passed = failed = total = 0
     kept = dict.fromkeys(KEPT_SOMEWHERE, 0)
     tried = set()
-    pool = ThreadPoolExecutor(os.cpu_count())  # it builds ahead of what runs
     chosen = [config for config in CONFIGS if re.search(options.only, config.name)]
-    built = [pool.submit(build, config, folder_of(config, options)) for config in chosen]
-    for config, ahead in zip(chosen, built):
+    # All are built before the first one runs: threads that wait for each other's fibers need the processors.
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        built = [pool.submit(build, config, folder_of(config, options)) for config in chosen]
+    for config, done in zip(chosen, built):
         try:
-            text, made, sites = check(config, options, *ahead.result())
+            text, made, sites = check(config, options, *done.result())
             print(f"ok   {config.name:36} {text}", flush=True)
             passed += 1
             total += made
