@@ -419,7 +419,8 @@ void works_on(size_t most, unsigned seed, Handed& handed) {
     unit_attach();
     Random random(seed);
     std::vector<Block> mine;
-    const unsigned rounds = unit_emulated ? 20 : unit_rounds(300); // visitors have the lock most of the time there
+    const unsigned rounds =
+        unit_emulated ? 20 : unit_rounds(300); // visitors have the lock most of the time there
     for (unsigned round = 0; round < rounds; round++) {
         for (unsigned i = 0; i < 400; i++) {
             size_t size = 1 + random.below(most);
