@@ -3,8 +3,8 @@
 # Who may call it: run.py. What is compared is that every class did its operations and that none failed. The brk
 # class is not among them: it writes below the start of the heap, which exists only where malloc is glibc's; on any
 # other malloc its children are killed and started again until the time is over. The malloc class calls malloc_trim
-# some 50,000 times with 64 MiB of small blocks live. Weir's looks at each slab of the thread every time: 1.6 to 1.9
-# times the system's time, hence the bound of its own.
+# some 50,000 times, where up to 65,536 blocks of up to 2 KiB are in use. Weir's looks at each slab of the thread every
+# time: 1.6 to 1.9 times the system's time (x86-64, 2 processors), hence the bound of its own.
 #
 # program: name=malloc ratio_max=2.5 env=CLASS=malloc reach=stress-ng main=- needs=stress-ng:stress-ng
 # program: name=fork env=CLASS=fork reach=stress-ng main=- needs=stress-ng:stress-ng
