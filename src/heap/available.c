@@ -227,8 +227,8 @@ static bool is_worth_a_visit(const struct slice* s, const struct slice_pages* r)
     return waiting != 0 && waiting >= slab_frees_to_hole(r);
 }
 
-WEIR_FN void available_visit(struct heap* h, struct slice* s, const struct slice_pages* r) {
-    if (!is_worth_a_visit(s, r)) return; /* a first look without the lock: what it says may be old */
+WEIR_FN bool available_visit(struct heap* h, struct slice* s, const struct slice_pages* r) {
+    if (!is_worth_a_visit(s, r)) return false; /* a first look without the lock: what it says may be old */
     os_lock_take(&h->lock);
     if (is_listed_by(h, s) && !release_if_empty(h, s) && is_worth_a_visit(s, r)) {
         /* Before any change: the child of a fork may find the slab half sorted. */
@@ -238,5 +238,7 @@ WEIR_FN void available_visit(struct heap* h, struct slice* s, const struct slice
         if (!release_if_empty(h, s)) available_relist(h, s);
         store_release(&h->visited, NULL);
     }
+    bool waits = os_lock_is_wanted(&h->lock);
     os_lock_give(&h->lock);
+    return waits;
 }

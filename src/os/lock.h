@@ -61,6 +61,10 @@ WEIR_INLINE bool os_lock_is_mine(struct os_lock* lock) {
     return load_relaxed(&lock->owner) == arch_thread_pointer(); /* only this thread writes that value */
 }
 
+/* Whether somebody sleeps for it, or is about to: whoever gives it and takes it again at once is faster than
+ * who wakes up. */
+WEIR_INLINE bool os_lock_is_wanted(const struct os_lock* lock) { return load_relaxed(&lock->wanted) != 0; }
+
 WEIR_INLINE bool os_lock_try(struct os_lock* lock) {
     void* expected = NULL;
     bool got = __atomic_compare_exchange_n(&lock->owner, &expected, arch_thread_pointer(), false,

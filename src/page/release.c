@@ -525,6 +525,11 @@ static void helper_above(void) {
     os_lock_give(&release_lock);
 }
 
+WEIR_FN void release_pause(uint64_t ns) {
+    uint32_t word = load_acquire(&helper_word);
+    if (word != HELPER_ENDS) os_futex_wait_for(&helper_word, word, ns);
+}
+
 static void helper_body(void* unused) {
     (void)unused;
     /* A fork in the middle of release_rouse has its child start a helper of its own. */

@@ -73,6 +73,8 @@ WEIR_FN uint64_t release_dirty_max(void);
 /* Wait until what is being purged just now is purged. False: that is a call of this very thread, which a
  * fork's child was made in the middle of; it has slice s, if that is not NULL, no more. */
 WEIR_FN bool release_wait(const struct slice* s);
+/* In the helper, in the middle of what it does: sleep for `ns`, or until it is told something. */
+WEIR_FN void release_pause(uint64_t ns);
 /* End the helper thread and wait for its end. */
 WEIR_FN void release_helper_stop(void);
 /* After each release_helper_stop: from now on it may be made again. */

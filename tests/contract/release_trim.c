@@ -81,7 +81,9 @@ int main(int argc, char** argv) {
     if (strcmp(what, "calls") == 0) {
         test_calls(1);
         test_calls(7);
-        test_calls(618033);
+        /* The helper sorts slabs whose last blocks are just being freed: neither waits for the other each
+         * time. */
+        for (int i = 0; i < 3; i++) test_calls(618033);
     }
     return contract_end();
 }
