@@ -238,7 +238,5 @@ WEIR_FN bool available_visit(struct heap* h, struct slice* s, const struct slice
         if (!release_if_empty(h, s)) available_relist(h, s);
         store_release(&h->visited, NULL);
     }
-    bool waits = os_lock_is_wanted(&h->lock);
-    os_lock_give(&h->lock);
-    return waits;
+    return os_lock_give_waking(&h->lock);
 }

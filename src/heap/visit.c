@@ -4,6 +4,7 @@
  */
 #include "heap/visit.h"
 
+#include "core/options.h"
 #include "heap/available.h"
 #include "heap/large.h"
 #include "heap/medium.h"
@@ -30,55 +31,94 @@ static void registry_look(void) {
     }
 }
 
-/* An owner at work that comes for one slab after the other must not find its lock taken each time, and give
- * its processor away for each: it loses a slab's sort, some 50 us, out of a millisecond at the most. Not in
- * threads of the program, whose own time that would be: the helper has no heap. */
-static void visit_give_way(void) {
-    enum { pause_ns = 1000000 };
-    if (heap_self() == &heap_empty) release_pause(pause_ns);
+/* A visit: which region, and which of its slices, is next. */
+struct visit {
+    uint32_t row;
+    uint32_t slice;
+    uint64_t pause_ns; /* 0: it gives way to nobody */
+    uint64_t paused_ns;
+    bool stops;
+};
+/* Where the last one stopped. Sync: the helper. */
+static struct visit visit_behind;
+
+/* So long that an owner loses little, and so short that a window suffices for all slabs, and for as much time
+ * between the looks. */
+static uint64_t visit_pause_ns(void) {
+    enum { most = 1000000, least = 100000 };
+    uint64_t slabs = load_relaxed(&span_totals.live) / SLICE_BYTES + 1;
+    uint64_t share = load_relaxed(&release_totals.window_ns) / 2 / slabs;
+    return share > most ? most : share < least ? least : share;
+}
+
+/* An owner at work comes for its heap's lock once a slab, too. Whoever gives a lock and takes it again is
+ * faster than who wakes up: the owner would sleep for one slab after the other. So a visitor pauses for whom
+ * it woke, no longer than half of the time between two looks, and goes on at the next one. Not where memory
+ * is short, or in threads of the program, whose own time that would be. */
+static void visit_give_way(struct visit* v) {
+    v->paused_ns += v->pause_ns;
+    v->stops = v->paused_ns > core_options.release_delay * 1000000 / 2 || !release_pause(v->pause_ns);
 }
 
 /* A first look without a lock: what it says may be old. */
-static void slab_visit(struct slice* s, const struct slice_pages* pages) {
+static void slab_visit(struct slice* s, const struct slice_pages* pages, struct visit* v) {
     if (load_acquire(&s->kind) != SLICE_SLAB) return;
     struct heap* h = owner_heap(load_relaxed(&s->owner));
     if (h == NULL)
         orphan_visit(s, pages);
-    else if (h != heap_self() && load_relaxed(&s->listed) != 0 && available_visit(h, s, pages))
-        visit_give_way();
+    else if (h != heap_self() && load_relaxed(&s->listed) != 0 && available_visit(h, s, pages) &&
+             v->pause_ns != 0)
+        visit_give_way(v);
 }
 
 /* Slabs are found by their records: lists would have to be locked for as long as a visit takes. False: there
- * are no more regions. */
-static bool region_visit(uint32_t row) {
+ * are no more regions, or the visit stops. */
+static bool region_visit(struct visit* v) {
     os_lock_take(&page_lock);
-    bool is_one = row < region_count;
-    struct region* r = &regions[is_one ? row : 0];
+    bool is_one = v->row < region_count;
+    struct region* r = &regions[is_one ? v->row : 0];
     uint32_t first = r->first;
     uint32_t frontier = r->frontier;
     bool used = is_one && r->base != 0;     /* a row that is not may become another region's */
     if (used) add_relaxed(&r->visitors, 1); /* under the lock, so that the records stay */
     os_lock_give(&page_lock);
-    if (!used) return is_one;
-    for (uint32_t i = first; i < frontier; i++)
-        slab_visit(region_slices(r) + i, (const struct slice_pages*)r->pages + i);
-    __atomic_fetch_sub(&r->visitors, 1, __ATOMIC_RELEASE); /* pairs with span_free */
-    return true;
+    if (used) {
+        if (v->slice < first) v->slice = first;
+        for (; v->slice < frontier && !v->stops; v->slice++)
+            slab_visit(region_slices(r) + v->slice, (const struct slice_pages*)r->pages + v->slice, v);
+        __atomic_fetch_sub(&r->visitors, 1, __ATOMIC_RELEASE); /* pairs with span_free */
+    }
+    if (v->stops) return false;
+    v->row++;
+    v->slice = 0;
+    return is_one;
 }
 
-WEIR_FN void heaps_visit(bool all) {
-    /* A handler that forked here would leave its child a slab that is half changed. */
-    uint64_t signals;
-    bool blocked = os_signals_block(&signals);
-    if (all) store_relaxed(&release_owed, (uint64_t)0);
+/* What threads keep, and what lies in arenas. */
+static void kept_visit(bool all) {
     medium_visit(all);
     arena_publish_all();
     if (!all) registry_look();
     heaps_unpark(all);
     struct heap* own = heap_self(); /* which medium_visit passes by: its thread is at work */
     if (own != &heap_empty && (all || load_relaxed(&own->visit_idle))) large_drop(own);
-    for (uint32_t row = 0; region_visit(row);) row++;
+}
+
+WEIR_FN bool heaps_visit(enum release_look look) {
+    bool helps = release_is_helper();
+    struct visit v = {0};
+    if (helps && look != RELEASE_LOOK_ALL)
+        v = (struct visit){visit_behind.row, visit_behind.slice, visit_pause_ns(), 0, false};
+    /* A handler that forked here would leave its child a slab that is half changed. */
+    uint64_t signals;
+    bool blocked = os_signals_block(&signals);
+    if (look == RELEASE_LOOK_ALL) store_relaxed(&release_owed, (uint64_t)0);
+    if (look != RELEASE_LOOK_ON) kept_visit(look == RELEASE_LOOK_ALL);
+    while (region_visit(&v)) {
+    }
     if (blocked) os_signals_restore(signals);
+    if (helps) visit_behind = v.stops ? v : (struct visit){0};
+    return v.stops;
 }
 
 WEIR_FN void heaps_visit_asked(void) {
@@ -87,6 +127,6 @@ WEIR_FN void heaps_visit_asked(void) {
     if (load_relaxed(&os_sandbox_is_own) != 0) return; /* whose filter may kill who blocks signals */
     uint64_t ago = os_clock_ns() - load_relaxed(&visited_ns);
     if (load_relaxed(&release_state) != RELEASE_OFF && ago < pause_ns) return;
-    heaps_visit(true);
+    (void)heaps_visit(RELEASE_LOOK_ALL);
     store_relaxed(&visited_ns, os_clock_ns());
 }

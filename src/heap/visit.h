@@ -11,9 +11,11 @@
 #define WEIR_HEAP_VISIT_H
 
 #include "heap/heap.h"
+#include "page/release.h"
 
-/* Visit the heaps that needed no list since the last visit; `all`: all of them. With no lock held. */
-WEIR_FN void heaps_visit(bool all);
+/* Visit the heaps; what threads keep goes too: all of it, or with RELEASE_LOOK_DUE what needed no list since
+ * the last visit. With no lock held. True, in the helper: it gave way to owners at work, and is to go on. */
+WEIR_FN bool heaps_visit(enum release_look look);
 /* Visit all heaps for a program that asked for it, and may ask again and again: there is a millisecond at
  * least between two such visits. What is freed meanwhile the next one finds, or the helper. */
 WEIR_FN void heaps_visit_asked(void);

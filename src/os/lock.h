@@ -39,7 +39,7 @@ struct os_lock {
 WEIR_VAR_DECL void (*os_lock_left_hook)(struct os_lock* lock);
 
 WEIR_FN void os_lock_take_slow(struct os_lock* lock, void* self);
-WEIR_FN void os_lock_wake(struct os_lock* lock);
+WEIR_FN bool os_lock_wake(struct os_lock* lock);
 
 /* Debug builds: the ranks that the calling thread holds, checked at each take that may wait. */
 #ifdef WEIR_DEBUG
@@ -60,10 +60,6 @@ WEIR_VAR_DECL _Thread_local uint32_t os_lock_ranks;
 WEIR_INLINE bool os_lock_is_mine(struct os_lock* lock) {
     return load_relaxed(&lock->owner) == arch_thread_pointer(); /* only this thread writes that value */
 }
-
-/* Whether somebody sleeps for it, or is about to: whoever gives it and takes it again at once is faster than
- * who wakes up. */
-WEIR_INLINE bool os_lock_is_wanted(const struct os_lock* lock) { return load_relaxed(&lock->wanted) != 0; }
 
 WEIR_INLINE bool os_lock_try(struct os_lock* lock) {
     void* expected = NULL;
@@ -86,18 +82,20 @@ WEIR_INLINE void os_lock_take(struct os_lock* lock) {
  * caller has. */
 WEIR_FN bool os_lock_take_soon(struct os_lock* lock);
 
-WEIR_INLINE void os_lock_give(struct os_lock* lock) {
+/* True: somebody slept for it, and was woken. Whoever takes it again at once is faster. */
+WEIR_INLINE bool os_lock_give_waking(struct os_lock* lock) {
     weir_assert(os_lock_is_mine(lock));
     if (lock->nest != 0) {
         lock->nest--;
-        return;
+        return false;
     }
     os_lock_rank_clear(lock);
     /* Release, and before the load of wanted: an exchange, as emulators of aarch64 (qemu 7.2) let a load pass
      * a store of this order. */
     (void)__atomic_exchange_n(&lock->owner, NULL, __ATOMIC_SEQ_CST);
-    if (weir_unlikely(__atomic_load_n(&lock->wanted, __ATOMIC_SEQ_CST) != 0)) os_lock_wake(lock);
+    return weir_unlikely(__atomic_load_n(&lock->wanted, __ATOMIC_SEQ_CST) != 0) && os_lock_wake(lock);
 }
+WEIR_INLINE void os_lock_give(struct os_lock* lock) { (void)os_lock_give_waking(lock); }
 
 /* In the child of fork, the only thread: those that slept are gone. `steal`: so is the owner. */
 WEIR_INLINE void os_lock_fork_child(struct os_lock* lock, bool steal) {

@@ -141,7 +141,7 @@ WEIR_FN WEIR_NORETURN void os_abort_now(void);
 /* Sleep while *word == value, at most `ns` nanoseconds where that is said, and wake one or all sleepers. */
 WEIR_FN void os_futex_wait(uint32_t* word, uint32_t value);
 WEIR_FN void os_futex_wait_for(uint32_t* word, uint32_t value, uint64_t ns);
-WEIR_FN void os_futex_wake(uint32_t* word, int count);
+WEIR_FN int os_futex_wake(uint32_t* word, int count); /* how many slept, and do no more */
 
 /* ---- Memory tags (os/linux/tags.c): what the kernel does with the tags of addresses.
  *

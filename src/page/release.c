@@ -8,6 +8,7 @@
  */
 #include "page/release.h"
 
+#include "arch/arch.h"
 #include "core/options.h"
 #include "os/os.h"
 #include "page/hole.h"
@@ -37,12 +38,13 @@ WEIR_VAR uint32_t release_state;
 WEIR_VAR uint32_t release_busy __attribute__((aligned(64)));
 WEIR_VAR uint64_t release_owed __attribute__((aligned(64)));
 WEIR_VAR uint64_t release_parked;
-WEIR_VAR void (*release_look_hook)(bool all);
+WEIR_VAR bool (*release_look_hook)(enum release_look look);
 WEIR_VAR void (*release_tick_hook)(void);
 WEIR_VAR uint64_t (*release_above_hook)(uint64_t* shrunk);
 WEIR_VAR uint64_t release_above;
 
 static void* helper_thread_word;
+static void* helper_self; /* Sync: relaxed; the thread pointer of the helper that there is, or was */
 /* A heap that grows by so much has its helper look whether it could do with less. */
 #define GROWTH_STEP (8 * MIB)
 enum { HELPER_SLEEPS = 0, HELPER_ENDS = 1, HELPER_GROWTH = 2 };
@@ -66,7 +68,8 @@ static uint64_t since_busy_ns;
 static uint64_t since_window_ns;
 static uint64_t since_marked_ns;
 static uint64_t last_cpu_ns;
-static bool stirred; /* Sync: the helper; something was poked since all heaps were looked at */
+static bool stirred;  /* Sync: the helper; something was poked since all heaps were looked at */
+static bool unlooked; /* Sync: the helper; the last look at the heaps is not finished */
 
 /* What is being purged. Sync: release_lock. */
 struct batch {
@@ -396,7 +399,7 @@ static bool alone_is_confined(void) { return load_relaxed(&os_sandbox_is_own) !=
 /* A window ends where there is no helper. */
 static void alone_pass(void) {
     bool confined = alone_is_confined();
-    if (release_look_hook != NULL && !confined) release_look_hook(false);
+    if (release_look_hook != NULL && !confined) (void)release_look_hook(RELEASE_LOOK_DUE);
     if (!pass_start()) return;
     window_pass();
     huge_settle();
@@ -418,9 +421,10 @@ static void heaps_look(uint64_t elapsed) {
     bool quiet = load_relaxed(&release_busy) == 0;
     bool due = since_marked_ns + elapsed >= load_relaxed(&release_totals.window_ns) / MARKS;
     stirred |= !quiet;
-    if (release_look_hook == NULL || (!due && (!quiet || !stirred))) return;
+    if (release_look_hook == NULL || (!due && !unlooked && (!quiet || !stirred))) return;
+    bool all = quiet && (due || stirred);
     if (quiet) stirred = false;
-    release_look_hook(quiet);
+    unlooked = release_look_hook(all ? RELEASE_LOOK_ALL : due ? RELEASE_LOOK_DUE : RELEASE_LOOK_ON);
 }
 
 /* One of the helper's looks, `release_delay` apart. A process that has needed nothing of the page layer since
@@ -495,7 +499,7 @@ static void helper_sleep(uint64_t until, bool* watches) {
         os_futex_wait_for(&helper_word, HELPER_SLEEPS, left);
     }
     if (pressure != OS_PRESSURE_SOME) return;
-    if (release_look_hook != NULL) release_look_hook(true);
+    if (release_look_hook != NULL) unlooked = release_look_hook(RELEASE_LOOK_ALL);
     release_all();
 }
 
@@ -525,13 +529,17 @@ static void helper_above(void) {
     os_lock_give(&release_lock);
 }
 
-WEIR_FN void release_pause(uint64_t ns) {
+WEIR_FN bool release_is_helper(void) { return load_relaxed(&helper_self) == arch_thread_pointer(); }
+
+WEIR_FN bool release_pause(uint64_t ns) {
     uint32_t word = load_acquire(&helper_word);
     if (word != HELPER_ENDS) os_futex_wait_for(&helper_word, word, ns);
+    return load_acquire(&helper_word) != HELPER_ENDS;
 }
 
 static void helper_body(void* unused) {
     (void)unused;
+    store_relaxed(&helper_self, arch_thread_pointer());
     /* A fork in the middle of release_rouse has its child start a helper of its own. */
     uint32_t asleep = RELEASE_ASLEEP;
     (void)cas_acq_rel(&release_state, &asleep, RELEASE_HELPER);

@@ -37,9 +37,12 @@ WEIR_VAR_DECL uint32_t release_busy;  /* Sync: relaxed; something was poked sinc
 WEIR_VAR_DECL uint64_t release_owed;
 /* Bytes in heaps of ended threads, which a look empties out. Sync: relaxed atomic. */
 WEIR_VAR_DECL uint64_t release_parked;
-/* Called before a pass, with no lock of a rank from LOCK_HEAP on held: make holes of what threads that do
- * nothing hold, or, with `all`, any thread. Set by the heap layer. */
-WEIR_VAR_DECL void (*release_look_hook)(bool all);
+/* What is to be looked at: what the last look left; what threads that do nothing hold; what any thread holds.
+ */
+enum release_look { RELEASE_LOOK_ON, RELEASE_LOOK_DUE, RELEASE_LOOK_ALL };
+/* Called before a pass, with no lock of a rank from LOCK_HEAP on held: make holes of that. True: something is
+ * left; RELEASE_LOOK_ALL leaves nothing. Set by the heap layer. */
+WEIR_VAR_DECL bool (*release_look_hook)(enum release_look look);
 /* Called at the end of each of the helper's windows, with no lock held. Set by the api layer. */
 WEIR_VAR_DECL void (*release_tick_hook)(void);
 
@@ -73,8 +76,11 @@ WEIR_FN uint64_t release_dirty_max(void);
 /* Wait until what is being purged just now is purged. False: that is a call of this very thread, which a
  * fork's child was made in the middle of; it has slice s, if that is not NULL, no more. */
 WEIR_FN bool release_wait(const struct slice* s);
-/* In the helper, in the middle of what it does: sleep for `ns`, or until it is told something. */
-WEIR_FN void release_pause(uint64_t ns);
+/* Whether the calling thread is the helper. */
+WEIR_FN bool release_is_helper(void);
+/* The helper, in the middle of what it does: sleep for `ns`, or until it is told something. False: it is to
+ * end soon. */
+WEIR_FN bool release_pause(uint64_t ns);
 /* End the helper thread and wait for its end. */
 WEIR_FN void release_helper_stop(void);
 /* After each release_helper_stop: from now on it may be made again. */

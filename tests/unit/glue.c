@@ -92,7 +92,8 @@ uint64_t unit_large_bytes(void) { return large_live().bytes; }
 void unit_large_free(const void* p) { large_free(slice_find(p), "free"); }
 bool unit_keeps_large(void) { return load_relaxed(&heap_self()->kept_large) != NULL; }
 void unit_collect(void) { heap_collect(); }
-void unit_visit(bool all) { heaps_visit(all); }
+void unit_visit(bool all) { (void)heaps_visit(all ? RELEASE_LOOK_ALL : RELEASE_LOOK_DUE); }
+bool unit_look(unsigned look) { return heaps_visit((enum release_look)look); }
 void unit_visit_asked(void) { heaps_visit_asked(); }
 struct heap* unit_self(void) { return heap_self() == &heap_empty ? NULL : heap_self(); }
 void unit_fork_prepare(void) {
@@ -108,6 +109,7 @@ struct slice* unit_slice(const void* p) {
     return s == NULL ? NULL : slice_first(s);
 }
 uint32_t unit_used(const struct slice* s) { return slab_used(s); }
+uint32_t unit_unsorted(const struct slice* s) { return slab_unsorted(s); }
 struct slice* unit_active(unsigned c) { return heap_self()->active[c]; }
 bool unit_is_direct(const struct slice* s) { return slab_is_direct(s); }
 uint32_t unit_turns_unchecked(void) { return heap_self()->turns_unchecked; }

@@ -33,6 +33,7 @@ void unit_large_free(const void* p); /* whose kind was looked at */
 bool unit_keeps_large(void);         /* the calling thread, for its next one */
 void unit_collect(void);
 void unit_visit(bool all);
+bool unit_look(unsigned look); /* enum release_look */
 void unit_visit_asked(void);
 /* The calling thread's heap; NULL: it has none. */
 struct heap* unit_self(void);
@@ -45,6 +46,7 @@ void unit_fork_child(void);
 struct slice* unit_slice(const void* p);
 /* The slab that the calling thread's heap allocates class c from. */
 uint32_t unit_used(const struct slice* s); /* blocks in use, the owner's countdown and what it leaves out */
+uint32_t unit_unsorted(const struct slice* s); /* blocks on its lists of which no page was told */
 struct slice* unit_active(unsigned c);
 bool unit_is_direct(const struct slice* s); /* its owner's frees go to the bin */
 /* Of the calling thread's heap: lists that turned over since one was walked; bytes that are charged to it. */

@@ -96,6 +96,26 @@ TEST(Lock, WakesOnceHoweverOftenItIsGiven) {
     EXPECT_EQ(lock.wanted, 0u);
 }
 
+// Who slept for it leaves it marked as wanted, and wakes nobody.
+TEST(Lock, WhoGivesItLearnsWhetherSomebodySlept) {
+    struct os_lock lock = {};
+    os_lock_take(&lock);
+    EXPECT_FALSE(os_lock_give_waking(&lock));
+    os_lock_take(&lock);
+    bool woke_another = true;
+    std::thread sleeper([&] {
+        os_lock_take(&lock);
+        woke_another = os_lock_give_waking(&lock);
+    });
+    while (load_relaxed(&lock.wanted) == 0) usleep(1000);
+    usleep(50000); // so that it is in the kernel
+    os_lock_take(&lock);
+    EXPECT_FALSE(os_lock_give_waking(&lock)); // the owner's own
+    EXPECT_TRUE(os_lock_give_waking(&lock));
+    sleeper.join();
+    EXPECT_FALSE(woke_another);
+}
+
 // Absent: its handlers stand between the trap and the test
 TEST_UNSANITIZED(Lock, GivingAnothersLockTraps) {
     EXPECT_TRUE(in_child([] {

@@ -5,6 +5,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "holes.h"
 #include <algorithm>
+#include <atomic>
+#include <chrono>
 #include <memory>
 #include <vector>
 
@@ -423,6 +425,36 @@ TEST_UNSANITIZED(Release, TheHelperReturnsWhatAnIdleProcessHas) {
         store_relaxed(&release_state, uint32_t{RELEASE_ASLEEP}); // which is tried again some windows later
         unit_free(filled(4 << 20));
         EXPECT_TRUE(os_helper_runs());
+    }));
+}
+
+std::atomic<unsigned> paused;
+std::atomic<bool> goes_on_after_the_pause;
+
+// In the middle of what it does, too, it ends when it is told to; no other thread is taken for it.
+// Absent: sanitizers let no helper be
+TEST_UNSANITIZED(Release, AHelperThatPausesEndsWhenItIsTold) {
+    EXPECT_FINE(in_child([] {
+        setenv("WEIR_OPTIONS", "release_delay=5:release_window=5", 1);
+        unit_attach();
+        EXPECT_FALSE(release_is_helper());
+        release_look_hook = [](enum release_look) {
+            EXPECT_TRUE(release_is_helper());
+            paused++;
+            goes_on_after_the_pause = release_pause(60 * 1000 * ms);
+            return false;
+        };
+        unit_free(filled(4 << 20));
+        for (int i = 0; i < 1000 && paused == 0; i++) usleep(5000);
+        ASSERT_EQ(paused, 1u);
+        usleep(50000);
+        auto start = std::chrono::steady_clock::now();
+        release_helper_stop();
+        EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(30));
+        EXPECT_FALSE(os_helper_runs());
+        EXPECT_EQ(paused, 1u);
+        EXPECT_FALSE(goes_on_after_the_pause);
+        EXPECT_FALSE(release_is_helper());
     }));
 }
 

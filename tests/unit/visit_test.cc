@@ -5,6 +5,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "forked.h"
 #include "holes.h"
+#include <algorithm>
 #include <functional>
 #include <mutex>
 #include <sys/wait.h>
@@ -403,6 +404,156 @@ TEST_UNEMULATED(Visit, ForksMeanwhile) {
         }
     }));
 }
+
+std::atomic<unsigned> looks[3], looks_left;
+std::atomic<bool> look_is_done;
+
+// The helper's looks, as they are; once one has nothing left, no more.
+bool look_counted(enum release_look look) {
+    if (look_is_done) return false;
+    looks[look]++;
+    bool left = unit_look(look);
+    looks_left += left;
+    look_is_done = !left;
+    return left;
+}
+
+// Sleep for a lock, as an owner would that comes for it all the time, but that they never take it.
+class Sleepers {
+  public:
+    explicit Sleepers(struct os_lock* lock) : wanted(&lock->wanted) {
+        for (int i = 0; i < 3; i++)
+            all.emplace_back([this] {
+                while (!over) {
+                    store_relaxed(wanted, 1u);
+                    os_futex_wait_for(wanted, 1, 50000000);
+                }
+            });
+    }
+    ~Sleepers() {
+        over = true;
+        for (std::thread& t : all) t.join();
+    }
+
+  private:
+    uint32_t* wanted;
+    std::atomic<bool> over{false};
+    std::vector<std::thread> all;
+};
+
+uint64_t free_pages() {
+    return (load_relaxed(&hole_pending) + load_relaxed(&span_totals.purged)) >> page_shift;
+}
+
+// The helper gives way to such an owner: a look ends early, and the next ones go on where it was, until all
+// of the heap has had its turn. Again and again, where the owner hardly runs, since the machine has other
+// work.
+void helper_gives_way() {
+    setenv("WEIR_OPTIONS", "release_delay=5:release_window=400:release_floor=0:thread_free_max=4k", 1);
+    unit_attach();
+    look_is_done = true;
+    release_look_hook = look_counted;
+    Sleepers sleepers(unit_own_lock());
+    const uint64_t end_ns = now_ns() + 60000000000;
+    for (bool seen = false; !seen;) {
+        ASSERT_LT(now_ns(), end_ns) << looks_left << " looks left something";
+        std::vector<void*> all;
+        std::set<uintptr_t> pages;
+        for (unsigned i = 0; i < 200 * SLICE_BYTES / 1024; i++) {
+            all.push_back(unit_alloc(1000));
+            memset(all.back(), 1, 1000);
+            pages.insert(page_of(all.back()));
+        }
+        const uint64_t before = free_pages();
+        for (size_t i = 0; i < all.size(); i++)
+            if (i % 64 != 0) unit_free(all[i]);
+        looks_left = looks[RELEASE_LOOK_DUE] = looks[RELEASE_LOOK_ON] = looks[RELEASE_LOOK_ALL] = 0;
+        look_is_done = false;
+        while (!look_is_done && now_ns() < end_ns) {
+            release_poke(); // the process is not quiet
+            usleep(500);
+        }
+        seen = looks_left >= 5 && looks[RELEASE_LOOK_ON] >= 5 && looks[RELEASE_LOOK_ALL] == 0;
+        // Nearly three quarters of the pages have no block.
+        EXPECT_TRUE(!seen || free_pages() - before >= pages.size() / 2) << free_pages() - before;
+        for (size_t i = 0; i < all.size(); i += 64) unit_free(all[i]);
+        unit_collect();
+    }
+    // A thread of the program never does.
+    std::thread another([&] {
+        EXPECT_FALSE(release_is_helper());
+        EXPECT_FALSE(unit_look(RELEASE_LOOK_DUE));
+    });
+    another.join();
+}
+
+enum Stage { FIRST_LOOK, SLAB_FREED_TO, NEXT_LOOK, OVER };
+std::atomic<int> stage;
+std::atomic<bool> all_were_looked_at;
+
+bool look_in_stages(enum release_look look) {
+    if (stage == OVER) return false;
+    bool left = unit_look(look);
+    all_were_looked_at = all_were_looked_at || look == RELEASE_LOOK_ALL;
+    if (stage == NEXT_LOOK || !left) stage = OVER;
+    if (stage == FIRST_LOOK) stage = SLAB_FREED_TO;
+    while (stage == SLAB_FREED_TO) usleep(100);
+    return left;
+}
+
+// It goes on where it was: a slab that it has seen, and that is worth a visit again, has to wait for its
+// turn.
+void helper_goes_on() {
+    setenv("WEIR_OPTIONS", "release_delay=5:release_window=40:release_floor=0:thread_free_max=4k", 1);
+    unit_attach();
+    stage = OVER;
+    release_look_hook = look_in_stages;
+    Sleepers sleepers(unit_own_lock());
+    const uint64_t end_ns = now_ns() + 60000000000;
+    for (bool seen = false; !seen;) {
+        ASSERT_LT(now_ns(), end_ns);
+        const size_t in_slab = SLICE_BYTES / 1024;
+        std::vector<void*> all;
+        for (unsigned i = 0; i < 200 * in_slab; i++) all.push_back(unit_alloc(1000));
+        // Of the first slabs a quarter, to have some left to free.
+        std::vector<void*> kept;
+        for (size_t i = 0; i < all.size(); i++) {
+            bool keep = i < 10 * in_slab ? i % in_slab >= in_slab / 4 : i % in_slab == 0;
+            if (keep)
+                kept.push_back(all[i]);
+            else
+                unit_free(all[i]);
+        }
+        struct slice* s = unit_slice(kept[2 * in_slab]);
+        all_were_looked_at = false;
+        stage = FIRST_LOOK;
+        uint32_t waits = 0;
+        while (stage != OVER && now_ns() < end_ns) {
+            release_poke();
+            usleep(500);
+            if (stage != SLAB_FREED_TO) continue;
+            EXPECT_EQ(unit_unsorted(s), 0u);
+            for (void*& p : kept) {
+                if (unit_slice(p) != s || waits >= in_slab / 2) continue;
+                unit_free(p);
+                p = nullptr;
+                waits++;
+            }
+            kept.erase(std::remove(kept.begin(), kept.end(), nullptr), kept.end());
+            waits = unit_unsorted(s);
+            stage = NEXT_LOOK;
+        }
+        ASSERT_EQ(stage, OVER);
+        seen = waits >= in_slab / 4 && !all_were_looked_at;
+        EXPECT_TRUE(!seen || unit_unsorted(s) == waits) << unit_unsorted(s) << " of " << waits;
+        for (void* p : kept) unit_free(p);
+        unit_collect();
+    }
+}
+
+// Absent: sanitizers let no helper be; and emulators' locks and clocks are slow.
+TEST_NATIVE(Visit, TheHelperGivesWayToOwnersAtWork) { EXPECT_FINE(in_child(helper_gives_way)); }
+TEST_NATIVE(Visit, TheHelperGoesOnWhereItGaveWay) { EXPECT_FINE(in_child(helper_goes_on)); }
 
 struct Handed {
     std::mutex lock;

@@ -50,6 +50,7 @@ WEIR_FN bool os_lock_take_soon(struct os_lock* lock) {
 }
 
 /* One call for each sleeper, however often the lock is given before it runs. */
-WEIR_FN void os_lock_wake(struct os_lock* lock) {
-    if (__atomic_exchange_n(&lock->wanted, 0u, __ATOMIC_SEQ_CST) != 0) os_futex_wake(&lock->wanted, 1);
+WEIR_FN bool os_lock_wake(struct os_lock* lock) {
+    return __atomic_exchange_n(&lock->wanted, 0u, __ATOMIC_SEQ_CST) != 0 &&
+           os_futex_wake(&lock->wanted, 1) != 0;
 }

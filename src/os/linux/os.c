@@ -516,6 +516,7 @@ WEIR_FN void os_futex_wait_for(uint32_t* word, uint32_t value, uint64_t ns) {
     struct timespec t = {(time_t)(ns / 1000000000u), (long)(ns % 1000000000u)};
     os_call6(OS_OTHER, SYS_futex, (long)word, FUTEX_WAIT_PRIVATE, value, (long)&t, 0, 0);
 }
-WEIR_FN void os_futex_wake(uint32_t* word, int count) {
-    os_call3(OS_OTHER, SYS_futex, (long)word, FUTEX_WAKE_PRIVATE, count);
+WEIR_FN int os_futex_wake(uint32_t* word, int count) {
+    long woken = os_call3(OS_OTHER, SYS_futex, (long)word, FUTEX_WAKE_PRIVATE, count);
+    return woken > 0 ? (int)woken : 0;
 }
