@@ -91,12 +91,13 @@ extern void _IO_list_resetlock(void) __attribute__((weak));
 static bool fork_locks_streams; /* Sync: the lock itself, or there is one thread */
 
 static void fork_prepare(void) {
+    enum { patience = 100 }; /* at most a millisecond each */
     bool locks = !__libc_single_threaded && _IO_list_lock != NULL && _IO_list_unlock != NULL;
-    for (;;) {
+    for (unsigned tries = 0;; tries++) {
         heap_fork_ready();
         if (locks) _IO_list_lock();
         if (pool_fork_prepare()) {
-            if (heap_fork_prepare()) break;
+            if (heap_fork_prepare(tries < patience)) break;
             pool_fork_parent();
         }
         /* A thread that forks in a handler may have one of ours and wait for that of the streams: it is

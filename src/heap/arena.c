@@ -644,16 +644,37 @@ WEIR_FN bool arena_is_mine(void) {
     return false;
 }
 
+WEIR_FN bool arena_is_torn(void) {
+    for (unsigned i = 0; i < load_relaxed(&arena_count); i++)
+        if (arenas[i].torn) return true;
+    return false;
+}
+
+WEIR_FN bool arenas_fork_take(void) {
+    for (unsigned i = 0; i < load_relaxed(&arena_count); i++) {
+        if (os_lock_take_soon(&arenas[i].lock)) continue;
+        while (i-- != 0) os_lock_give(&arenas[i].lock);
+        return false;
+    }
+    return true;
+}
+
+WEIR_FN void arenas_fork_give(void) {
+    for (unsigned i = 0; i < load_relaxed(&arena_count); i++) os_lock_give(&arenas[i].lock);
+}
+
 WEIR_FN void arena_lock_left(struct os_lock* lock) {
     uintptr_t at = (uintptr_t)lock - (uintptr_t)arenas;
     if (at < sizeof arenas) arena_rebuild(&arenas[at / sizeof arenas[0]]);
 }
 
-WEIR_FN void arena_fork_child(void) {
+WEIR_FN void arena_fork_child(bool complete) {
     for (unsigned i = 0; i < load_relaxed(&arena_count); i++) {
         struct arena* a = &arenas[i];
         store_relaxed(&a->visited, false);
-        if (os_lock_is_mine(&a->lock)) {
+        if (complete) {
+            os_lock_fork_child(&a->lock, false);
+        } else if (os_lock_is_mine(&a->lock)) {
             a->torn = true;
             os_lock_fork_child(&a->lock, false);
         } else if (load_relaxed(&a->lock.owner) != NULL) {

@@ -165,8 +165,13 @@ WEIR_FN uint64_t arena_idle_bytes(void);
 WEIR_FN bool arena_is_mine(void);
 /* In the child of a raw fork: the lock, maybe an arena's, was the helper's and is the caller's. */
 WEIR_FN void arena_lock_left(struct os_lock* lock);
-/* In the child of fork, the only thread. */
-WEIR_FN void arena_fork_child(void);
+/* Before a fork, of a thread that has no arena's lock: take all of them. False: one is not to be had. */
+WEIR_FN bool arenas_fork_take(void);
+WEIR_FN void arenas_fork_give(void);
+/* In the child of fork, the only thread. `complete`: after arenas_fork_take. */
+WEIR_FN void arena_fork_child(bool complete);
+/* There: the fork interrupted a call in an arena, whose lock the thread has. */
+WEIR_FN bool arena_is_torn(void);
 /* Walk all chunks and check every invariant; true when all hold. */
 WEIR_FN bool arena_check(void);
 

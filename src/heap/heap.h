@@ -308,8 +308,10 @@ WEIR_INLINE void heap_leave(struct heap* h) {
     if (weir_unlikely(h->set_aside)) heap_resume(h);
 }
 /* Fork: take and give every lock below; in the child the other threads' heaps are emptied out. */
-WEIR_FN void heap_fork_ready(void);   /* first, without any lock */
-WEIR_FN bool heap_fork_prepare(void); /* false: not now; none was taken */
+WEIR_FN void heap_fork_ready(void); /* first, without any lock */
+/* False: not now; none was taken. Not `patient`: other threads' heaps and arenas may stay behind, since
+ * whoever has one may sleep in a handler. */
+WEIR_FN bool heap_fork_prepare(bool patient);
 WEIR_FN void heap_fork_parent(void);
 WEIR_FN void heap_fork_child(void);
 

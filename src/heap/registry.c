@@ -486,26 +486,52 @@ static bool fork_may_wait(void) {
 static bool fork_has_heaps_lock; /* Sync: the page lock, from prepare to parent or child */
 static bool fork_has_own_lock;   /* likewise */
 static struct heap* fork_heap;   /* likewise: whose lock that is; a handler may give the thread a heap */
+static bool fork_has_others;     /* likewise: all other heaps' locks and the arenas' */
 
 /* What lies free in parked heaps is the child's that way. */
 WEIR_FN void heap_fork_ready(void) {
     if (fork_may_wait() && !os_lock_is_mine(&heaps_lock)) heaps_unpark(true);
 }
 
+static void fork_give_heaps(void) {
+    for (struct heap* h = registry_first(); h != NULL; h = h->registry_next)
+        if (h != fork_heap && os_lock_is_mine(&h->lock)) os_lock_give(&h->lock);
+}
+
+/* Under heaps_lock. A thread that has one of these may wait for the page lock, until the fork is over; a
+ * fork handler of the program that runs after this one, and allocates, would wait for that thread. */
+static bool fork_take_others(void) {
+    bool have = true;
+    for (struct heap* h = registry_first(); h != NULL && have; h = h->registry_next)
+        have = h == fork_heap || os_lock_take_soon(&h->lock);
+    have = have && arenas_fork_take();
+    if (!have) fork_give_heaps();
+    return have;
+}
+
 /* Another thread may be about to fork in a handler, with one of the locks, and wait for what the caller has:
  * the caller then gives way. */
-WEIR_FN bool heap_fork_prepare(void) {
+WEIR_FN bool heap_fork_prepare(bool patient) {
     struct heap* self = heap_self();
     bool may_wait = fork_may_wait();
     bool have_heaps = fork_take(&heaps_lock, may_wait);
     bool have_own = (have_heaps || !may_wait) && fork_take(&self->lock, may_wait);
-    if ((may_wait && !have_own) || !os_lock_take_soon(&page_lock)) {
+    bool have_others = false;
+    if (may_wait && have_own) {
+        fork_heap = self;
+        have_others = fork_take_others();
+    }
+    bool have = !may_wait || (have_own && (have_others || !patient));
+    if (!have || !os_lock_take_soon(&page_lock)) {
+        if (have_others) arenas_fork_give();
+        if (have_others) fork_give_heaps();
         if (have_own) os_lock_give(&self->lock);
         if (have_heaps) os_lock_give(&heaps_lock);
         return false;
     }
     fork_has_heaps_lock = have_heaps;
     fork_has_own_lock = have_own;
+    fork_has_others = have_others;
     fork_heap = self;
     return true;
 }
@@ -513,7 +539,10 @@ WEIR_FN bool heap_fork_prepare(void) {
 WEIR_FN void heap_fork_parent(void) {
     bool have_heaps = fork_has_heaps_lock;
     struct heap* own = fork_has_own_lock ? fork_heap : NULL;
+    bool have_others = fork_has_others;
     os_lock_give(&page_lock);
+    if (have_others) arenas_fork_give();
+    if (have_others) fork_give_heaps();
     if (own != NULL) os_lock_give(&own->lock);
     if (have_heaps) os_lock_give(&heaps_lock);
 }
@@ -581,7 +610,7 @@ WEIR_FN void heap_fork_child(void) {
     os_lock_fork_child(&heaps_lock, !fork_has_heaps_lock);
     os_lock_fork_child(&fork_heap->lock, !fork_has_own_lock);
     release_fork_child();
-    arena_fork_child();
+    arena_fork_child(fork_has_others);
     if (!fork_has_heaps_lock) registry_repair(self);
     if (!fork_has_own_lock) available_unlist_all(self);
     if (!clean || parked != NULL || load_relaxed(&heap_totals.heaps_live) != (self == &heap_empty ? 0 : 1)) {
@@ -591,14 +620,17 @@ WEIR_FN void heap_fork_child(void) {
             if (h != self && (load_relaxed(&h->tid) != 0 || h->parked_bytes != 0) && !h->set_aside) {
                 medium_fork_child(h);
                 /* Not into lists that are half changed: they would not be there any more for the call. */
-                if (!torn && !arena_is_mine()) medium_drop_all(h);
+                if (!torn && !arena_is_torn()) medium_drop_all(h);
                 if (!torn) large_drop(h);
                 if (!torn) spare_drop_all(h);
                 heap_retire(h);
             }
     }
-    for (struct heap* h = registry; h != NULL; h = h->registry_next)
-        if (h != fork_heap && !os_lock_is_mine(&h->lock)) h->lock = (struct os_lock){.rank = LOCK_HEAP};
+    for (struct heap* h = registry; h != NULL; h = h->registry_next) {
+        if (h == fork_heap) continue;
+        if (!os_lock_is_mine(&h->lock)) h->lock = (struct os_lock){.rank = LOCK_HEAP};
+        os_lock_fork_child(&h->lock, false);
+    }
     for (uint32_t row = 0; row < region_count; row++) store_relaxed(&regions[row].visitors, 0u);
     if (self != &heap_empty) store_relaxed(&self->tid, os_thread_id());
     if (self->busy != 0) heap_set_aside(self);

@@ -35,29 +35,41 @@ static void registry_look(void) {
 struct visit {
     uint32_t row;
     uint32_t slice;
-    uint64_t pause_ns; /* 0: it gives way to nobody */
+    uint64_t pause_ns; /* for whom it wakes; 0: it gives way to nobody */
+    uint64_t owed_ns;  /* not paused yet */
     uint64_t paused_ns;
+    bool woke; /* an owner, just now */
     bool stops;
 };
 /* Where the last one stopped. Sync: the helper. */
-static struct visit visit_behind;
+static struct {
+    uint32_t row;
+    uint32_t slice;
+} visit_behind;
 
-/* So long that an owner loses little, and so short that a window suffices for all slabs, and for as much time
- * between the looks. */
+/* So long that an owner loses little, and so short that half of a window suffices for all spans. */
 static uint64_t visit_pause_ns(void) {
-    enum { most = 1000000, least = 100000 };
-    uint64_t slabs = load_relaxed(&span_totals.live) / SLICE_BYTES + 1;
-    uint64_t share = load_relaxed(&release_totals.window_ns) / 2 / slabs;
-    return share > most ? most : share < least ? least : share;
+    enum { most = 1000000 };
+    uint64_t spans = load_relaxed(&span_totals.live) / SLICE_BYTES + 1;
+    uint64_t share = load_relaxed(&release_totals.window_ns) / 2 / spans;
+    return share > most ? most : share + 1;
 }
 
 /* An owner at work comes for its heap's lock once a slab, too. Whoever gives a lock and takes it again is
  * faster than who wakes up: the owner would sleep for one slab after the other. So a visitor pauses for whom
- * it woke, no longer than half of the time between two looks, and goes on at the next one. Not where memory
- * is short, or in threads of the program, whose own time that would be. */
+ * it woke, no longer than half of the time between two looks, and goes on at the next one. Not where all is
+ * looked at, since memory is short or the process was quiet, or in threads of the program, whose own time
+ * that would be. */
 static void visit_give_way(struct visit* v) {
-    v->paused_ns += v->pause_ns;
-    v->stops = v->paused_ns > core_options.release_delay * 1000000 / 2 || !release_pause(v->pause_ns);
+    enum { least = 100000 };
+    v->woke = false;
+    v->owed_ns += v->pause_ns;
+    if (v->owed_ns < least) return;
+    uint64_t before = os_clock_ns();
+    bool goes_on = release_pause(v->owed_ns);
+    v->owed_ns = 0;
+    v->paused_ns += os_clock_ns() - before;
+    v->stops = !goes_on || v->paused_ns > core_options.release_delay * 1000000 / 2;
 }
 
 /* A first look without a lock: what it says may be old. */
@@ -66,13 +78,12 @@ static void slab_visit(struct slice* s, const struct slice_pages* pages, struct 
     struct heap* h = owner_heap(load_relaxed(&s->owner));
     if (h == NULL)
         orphan_visit(s, pages);
-    else if (h != heap_self() && load_relaxed(&s->listed) != 0 && available_visit(h, s, pages) &&
-             v->pause_ns != 0)
-        visit_give_way(v);
+    else if (h != heap_self() && load_relaxed(&s->listed) != 0)
+        v->woke = available_visit(h, s, pages) && v->pause_ns != 0;
 }
 
-/* Slabs are found by their records: lists would have to be locked for as long as a visit takes. False: there
- * are no more regions, or the visit stops. */
+/* Slabs are found by their records: lists would have to be locked for as long as a visit takes. Up to a slab
+ * whose owner was woken. False: there are no more regions. */
 static bool region_visit(struct visit* v) {
     os_lock_take(&page_lock);
     bool is_one = v->row < region_count;
@@ -84,11 +95,11 @@ static bool region_visit(struct visit* v) {
     os_lock_give(&page_lock);
     if (used) {
         if (v->slice < first) v->slice = first;
-        for (; v->slice < frontier && !v->stops; v->slice++)
+        for (; v->slice < frontier && !v->woke; v->slice++)
             slab_visit(region_slices(r) + v->slice, (const struct slice_pages*)r->pages + v->slice, v);
         __atomic_fetch_sub(&r->visitors, 1, __ATOMIC_RELEASE); /* pairs with span_free */
+        if (v->woke) return true;
     }
-    if (v->stops) return false;
     v->row++;
     v->slice = 0;
     return is_one;
@@ -108,16 +119,20 @@ WEIR_FN bool heaps_visit(enum release_look look) {
     bool helps = release_is_helper();
     struct visit v = {0};
     if (helps && look != RELEASE_LOOK_ALL)
-        v = (struct visit){visit_behind.row, visit_behind.slice, visit_pause_ns(), 0, false};
+        v = (struct visit){
+            .row = visit_behind.row, .slice = visit_behind.slice, .pause_ns = visit_pause_ns()};
     /* A handler that forked here would leave its child a slab that is half changed. */
     uint64_t signals;
     bool blocked = os_signals_block(&signals);
     if (look == RELEASE_LOOK_ALL) store_relaxed(&release_owed, (uint64_t)0);
     if (look != RELEASE_LOOK_ON) kept_visit(look == RELEASE_LOOK_ALL);
-    while (region_visit(&v)) {
-    }
+    while (!v.stops && region_visit(&v))
+        if (v.woke) visit_give_way(&v); /* with nothing in its hands */
     if (blocked) os_signals_restore(signals);
-    if (helps) visit_behind = v.stops ? v : (struct visit){0};
+    if (helps) {
+        visit_behind.row = v.stops ? v.row : 0;
+        visit_behind.slice = v.stops ? v.slice : 0;
+    }
     return v.stops;
 }
 

@@ -533,8 +533,8 @@ WEIR_FN bool release_is_helper(void) { return load_relaxed(&helper_self) == arch
 
 WEIR_FN bool release_pause(uint64_t ns) {
     uint32_t word = load_acquire(&helper_word);
-    if (word != HELPER_ENDS) os_futex_wait_for(&helper_word, word, ns);
-    return load_acquire(&helper_word) != HELPER_ENDS;
+    if (word == HELPER_SLEEPS) os_futex_wait_for(&helper_word, word, ns);
+    return load_acquire(&helper_word) == HELPER_SLEEPS;
 }
 
 static void helper_body(void* unused) {
@@ -544,9 +544,12 @@ static void helper_body(void* unused) {
     uint32_t asleep = RELEASE_ASLEEP;
     (void)cas_acq_rel(&release_state, &asleep, RELEASE_HELPER);
     bool watches = core_options.pressure != 0 && os_pressure_open();
+    const uint64_t delay = core_options.release_delay * 1000000;
     uint64_t look = os_clock_ns();
     for (unsigned quiet = 0; quiet < QUIET_WINDOWS || !helper_retires();) {
-        if (os_clock_ns() >= look) look = os_clock_ns() + core_options.release_delay * 1000000;
+        /* From when the last one was due on, since it may have taken long. */
+        uint64_t now = os_clock_ns();
+        if (now >= look) look = look + delay > now + delay / 2 ? look + delay : now + delay / 2;
         helper_sleep(look, &watches);
         uint32_t word = load_acquire(&helper_word);
         if (word == HELPER_ENDS) return; /* who ends it sets the state */

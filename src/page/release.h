@@ -37,8 +37,8 @@ WEIR_VAR_DECL uint32_t release_busy;  /* Sync: relaxed; something was poked sinc
 WEIR_VAR_DECL uint64_t release_owed;
 /* Bytes in heaps of ended threads, which a look empties out. Sync: relaxed atomic. */
 WEIR_VAR_DECL uint64_t release_parked;
-/* What is to be looked at: what the last look left; what threads that do nothing hold; what any thread holds.
- */
+/* What is to be looked at: of slabs, what the last look left; all slabs, and what threads keep that did not
+ * need it; all slabs, and what any thread keeps. */
 enum release_look { RELEASE_LOOK_ON, RELEASE_LOOK_DUE, RELEASE_LOOK_ALL };
 /* Called before a pass, with no lock of a rank from LOCK_HEAP on held: make holes of that. True: something is
  * left; RELEASE_LOOK_ALL leaves nothing. Set by the heap layer. */
@@ -78,8 +78,8 @@ WEIR_FN uint64_t release_dirty_max(void);
 WEIR_FN bool release_wait(const struct slice* s);
 /* Whether the calling thread is the helper. */
 WEIR_FN bool release_is_helper(void);
-/* The helper, in the middle of what it does: sleep for `ns`, or until it is told something. False: it is to
- * end soon. */
+/* The helper, in the middle of what it does: sleep for `ns`, or until it is told something. False: it was,
+ * and is to come to an end with that. */
 WEIR_FN bool release_pause(uint64_t ns);
 /* End the helper thread and wait for its end. */
 WEIR_FN void release_helper_stop(void);

@@ -390,15 +390,62 @@ TEST(Fork, GivesWayWhereALockIsNotToBeHad) {
                     os_lock_give(lock);
                 });
                 while (step.load() != 1) usleep(100);
-                EXPECT_FALSE(unit_fork_tries());
+                EXPECT_FALSE(unit_fork_tries(true));
+                EXPECT_FALSE(unit_fork_tries(false));
                 for (struct os_lock* each : {unit_heaps_lock(), own, &page_lock})
                     EXPECT_FALSE(os_lock_is_mine(each));
                 step = 2;
                 other.join();
-                EXPECT_TRUE(unit_fork_tries());
+                EXPECT_TRUE(unit_fork_tries(true));
                 unit_fork_parent();
                 for (struct os_lock* each : {unit_heaps_lock(), own, &page_lock})
                     EXPECT_FALSE(os_lock_is_mine(each));
+            }
+        },
+        20));
+}
+
+// A thread in an arena, or at its own lists, may wait for the page lock: were that taken, a fork handler of
+// the program's that allocates would wait for the thread. For long it is not waited for: it may sleep in a
+// handler.
+TEST(Fork, WaitsForThoseInArenasAndHeaps) {
+    EXPECT_FINE(in_child(
+        [] {
+            unit_attach();
+            for (bool arenas : {true, false}) {
+                std::atomic<int> step{0};
+                std::thread other([&] {
+                    unit_attach();
+                    struct os_lock* own = unit_own_lock();
+                    if (arenas)
+                        EXPECT_TRUE(unit_arenas_take());
+                    else
+                        os_lock_take(own);
+                    step = 1;
+                    while (step.load() != 2) usleep(100);
+                    if (arenas)
+                        unit_arenas_give();
+                    else
+                        os_lock_give(own);
+                    unit_detach();
+                });
+                while (step.load() != 1) usleep(100);
+                EXPECT_FALSE(unit_fork_tries(true));
+                EXPECT_FALSE(os_lock_is_mine(&page_lock));
+                EXPECT_FALSE(unit_arena_is_mine());
+                EXPECT_TRUE(unit_fork_tries(false));
+                unit_fork_parent();
+                step = 2;
+                other.join();
+                EXPECT_TRUE(unit_fork_tries(true));
+                EXPECT_TRUE(unit_arena_is_mine());
+                // What such a handler does.
+                Blocks blocks;
+                for (size_t size : {100u, 3000u, 30000u, 300000u, 3000000u}) EXPECT_TRUE(blocks.alloc(size));
+                blocks.free_all();
+                unit_fork_parent();
+                EXPECT_FALSE(unit_arena_is_mine());
+                EXPECT_FALSE(os_lock_is_mine(&page_lock));
             }
         },
         20));

@@ -98,9 +98,12 @@ void unit_visit_asked(void) { heaps_visit_asked(); }
 struct heap* unit_self(void) { return heap_self() == &heap_empty ? NULL : heap_self(); }
 void unit_fork_prepare(void) {
     do heap_fork_ready();
-    while (!heap_fork_prepare());
+    while (!heap_fork_prepare(true));
 }
-bool unit_fork_tries(void) { return heap_fork_prepare(); }
+bool unit_arenas_take(void) { return arenas_fork_take(); }
+void unit_arenas_give(void) { arenas_fork_give(); }
+bool unit_arena_is_mine(void) { return arena_is_mine(); }
+bool unit_fork_tries(bool patient) { return heap_fork_prepare(patient); }
 void unit_fork_parent(void) { heap_fork_parent(); }
 void unit_fork_child(void) { heap_fork_child(); }
 

@@ -38,7 +38,10 @@ void unit_visit_asked(void);
 /* The calling thread's heap; NULL: it has none. */
 struct heap* unit_self(void);
 void unit_fork_prepare(void);
-bool unit_fork_tries(void); /* once */
+bool unit_fork_tries(bool patient); /* once */
+bool unit_arenas_take(void);        /* their locks */
+void unit_arenas_give(void);
+bool unit_arena_is_mine(void); /* one of them is the calling thread's */
 void unit_fork_parent(void);
 void unit_fork_child(void);
 

@@ -99,20 +99,25 @@ TEST(Lock, WakesOnceHoweverOftenItIsGiven) {
 // Who slept for it leaves it marked as wanted, and wakes nobody.
 TEST(Lock, WhoGivesItLearnsWhetherSomebodySlept) {
     struct os_lock lock = {};
-    os_lock_take(&lock);
-    EXPECT_FALSE(os_lock_give_waking(&lock));
-    os_lock_take(&lock);
-    bool woke_another = true;
-    std::thread sleeper([&] {
+    bool woke = false, woke_another = false;
+    for (useconds_t us = 10000; !woke && us < 5000000; us *= 2) {
         os_lock_take(&lock);
-        woke_another = os_lock_give_waking(&lock);
-    });
-    while (load_relaxed(&lock.wanted) == 0) usleep(1000);
-    usleep(50000); // so that it is in the kernel
-    os_lock_take(&lock);
-    EXPECT_FALSE(os_lock_give_waking(&lock)); // the owner's own
-    EXPECT_TRUE(os_lock_give_waking(&lock));
-    sleeper.join();
+        store_relaxed(&lock.wanted, 0u);
+        EXPECT_FALSE(os_lock_give_waking(&lock));
+        os_lock_take(&lock);
+        std::thread sleeper([&] {
+            os_lock_take(&lock);
+            woke_another = woke_another || os_lock_give_waking(&lock);
+            if (os_lock_is_mine(&lock)) os_lock_give(&lock);
+        });
+        while (load_relaxed(&lock.wanted) == 0) usleep(1000);
+        usleep(us); // so that it is in the kernel
+        os_lock_take(&lock);
+        EXPECT_FALSE(os_lock_give_waking(&lock)); // the owner's own
+        woke = os_lock_give_waking(&lock);
+        sleeper.join();
+    }
+    EXPECT_TRUE(woke);
     EXPECT_FALSE(woke_another);
 }
 

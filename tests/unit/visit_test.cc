@@ -442,49 +442,67 @@ class Sleepers {
 };
 
 uint64_t free_pages() {
-    return (load_relaxed(&hole_pending) + load_relaxed(&span_totals.purged)) >> page_shift;
+    os_lock_take(&release_lock); // not in the middle of a pass
+    uint64_t bytes = load_relaxed(&hole_pending) + load_relaxed(&span_totals.purged);
+    os_lock_give(&release_lock);
+    return bytes >> page_shift;
 }
 
+// After each of the helper's looks: the process is at work.
+void stays_busy() { store_relaxed(&release_busy, 1u); }
+
+// 200 slabs' blocks; those for which `keeps` holds stay.
+std::vector<void*> slabs_filled(const std::function<bool(size_t)>& keeps, std::set<uintptr_t>* pages) {
+    std::vector<void*> all, kept;
+    for (unsigned i = 0; i < 200 * SLICE_BYTES / 1024; i++) {
+        all.push_back(unit_alloc(1000));
+        memset(all.back(), 1, 1000);
+        if (pages != nullptr) pages->insert(page_of(all.back()));
+    }
+    for (size_t i = 0; i < all.size(); i++) {
+        if (keeps(i))
+            kept.push_back(all[i]);
+        else
+            unit_free(all[i]);
+    }
+    return kept;
+}
+bool one_of_64(size_t i) { return i % 64 == 0; }
+
 // The helper gives way to such an owner: a look ends early, and the next ones go on where it was, until all
-// of the heap has had its turn. Again and again, where the owner hardly runs, since the machine has other
-// work.
+// of the heap has had its turn. Again, where threads hardly run, since the machine has other work.
 void helper_gives_way() {
     setenv("WEIR_OPTIONS", "release_delay=5:release_window=400:release_floor=0:thread_free_max=4k", 1);
     unit_attach();
     look_is_done = true;
     release_look_hook = look_counted;
+    release_tick_hook = stays_busy;
     Sleepers sleepers(unit_own_lock());
     const uint64_t end_ns = now_ns() + 60000000000;
     for (bool seen = false; !seen;) {
         ASSERT_LT(now_ns(), end_ns) << looks_left << " looks left something";
-        std::vector<void*> all;
         std::set<uintptr_t> pages;
-        for (unsigned i = 0; i < 200 * SLICE_BYTES / 1024; i++) {
-            all.push_back(unit_alloc(1000));
-            memset(all.back(), 1, 1000);
-            pages.insert(page_of(all.back()));
-        }
         const uint64_t before = free_pages();
-        for (size_t i = 0; i < all.size(); i++)
-            if (i % 64 != 0) unit_free(all[i]);
+        std::vector<void*> kept = slabs_filled(one_of_64, &pages);
         looks_left = looks[RELEASE_LOOK_DUE] = looks[RELEASE_LOOK_ON] = looks[RELEASE_LOOK_ALL] = 0;
         look_is_done = false;
-        while (!look_is_done && now_ns() < end_ns) {
-            release_poke(); // the process is not quiet
-            usleep(500);
-        }
+        release_poke();
+        while (!look_is_done && now_ns() < end_ns) usleep(500);
         seen = looks_left >= 5 && looks[RELEASE_LOOK_ON] >= 5 && looks[RELEASE_LOOK_ALL] == 0;
-        // Nearly three quarters of the pages have no block.
-        EXPECT_TRUE(!seen || free_pages() - before >= pages.size() / 2) << free_pages() - before;
-        for (size_t i = 0; i < all.size(); i += 64) unit_free(all[i]);
+        // One page in 16 has a block.
+        if (seen) {
+            EXPECT_GE(free_pages() - before, pages.size() / 4 * 3);
+        }
+        for (void* p : kept) unit_free(p);
         unit_collect();
     }
-    // A thread of the program never does.
-    std::thread another([&] {
-        EXPECT_FALSE(release_is_helper());
-        EXPECT_FALSE(unit_look(RELEASE_LOOK_DUE));
-    });
+    // A thread of the program sorts all of it, and never gives way.
+    std::vector<void*> kept = slabs_filled(one_of_64, nullptr);
+    struct slice* s = unit_slice(kept[kept.size() / 2]);
+    EXPECT_NE(unit_unsorted(s), 0u);
+    std::thread another([&] { EXPECT_FALSE(unit_look(RELEASE_LOOK_DUE)); });
     another.join();
+    EXPECT_EQ(unit_unsorted(s), 0u);
 }
 
 enum Stage { FIRST_LOOK, SLAB_FREED_TO, NEXT_LOOK, OVER };
@@ -508,43 +526,34 @@ void helper_goes_on() {
     unit_attach();
     stage = OVER;
     release_look_hook = look_in_stages;
+    release_tick_hook = stays_busy;
     Sleepers sleepers(unit_own_lock());
     const uint64_t end_ns = now_ns() + 60000000000;
     for (bool seen = false; !seen;) {
         ASSERT_LT(now_ns(), end_ns);
         const size_t in_slab = SLICE_BYTES / 1024;
-        std::vector<void*> all;
-        for (unsigned i = 0; i < 200 * in_slab; i++) all.push_back(unit_alloc(1000));
-        // Of the first slabs a quarter, to have some left to free.
-        std::vector<void*> kept;
-        for (size_t i = 0; i < all.size(); i++) {
-            bool keep = i < 10 * in_slab ? i % in_slab >= in_slab / 4 : i % in_slab == 0;
-            if (keep)
-                kept.push_back(all[i]);
-            else
-                unit_free(all[i]);
-        }
+        // Of the first slabs three quarters, to have some left to free.
+        std::vector<void*> kept = slabs_filled(
+            [](size_t i) { return i < 10 * in_slab ? i % in_slab >= in_slab / 4 : one_of_64(i); }, nullptr);
         struct slice* s = unit_slice(kept[2 * in_slab]);
         all_were_looked_at = false;
         stage = FIRST_LOOK;
+        release_poke();
+        while (stage < SLAB_FREED_TO && now_ns() < end_ns) usleep(500);
+        bool sorted = unit_unsorted(s) == 0;
         uint32_t waits = 0;
-        while (stage != OVER && now_ns() < end_ns) {
-            release_poke();
-            usleep(500);
-            if (stage != SLAB_FREED_TO) continue;
-            EXPECT_EQ(unit_unsorted(s), 0u);
-            for (void*& p : kept) {
-                if (unit_slice(p) != s || waits >= in_slab / 2) continue;
-                unit_free(p);
-                p = nullptr;
-                waits++;
+        if (stage == SLAB_FREED_TO) {
+            for (size_t i = 0, n = 0; i < kept.size() && n < in_slab / 2; i++) {
+                if (unit_slice(kept[i]) != s) continue;
+                unit_free(kept[i]);
+                kept.erase(kept.begin() + static_cast<ptrdiff_t>(i--));
+                n++;
             }
-            kept.erase(std::remove(kept.begin(), kept.end(), nullptr), kept.end());
             waits = unit_unsorted(s);
             stage = NEXT_LOOK;
         }
-        ASSERT_EQ(stage, OVER);
-        seen = waits >= in_slab / 4 && !all_were_looked_at;
+        while (stage != OVER && now_ns() < end_ns) usleep(500);
+        seen = sorted && waits >= in_slab / 4 && !all_were_looked_at;
         EXPECT_TRUE(!seen || unit_unsorted(s) == waits) << unit_unsorted(s) << " of " << waits;
         for (void* p : kept) unit_free(p);
         unit_collect();
