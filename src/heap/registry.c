@@ -493,19 +493,19 @@ WEIR_FN void heap_fork_ready(void) {
     if (fork_may_wait() && !os_lock_is_mine(&heaps_lock)) heaps_unpark(true);
 }
 
-static void fork_give_heaps(void) {
+static void fork_give_heaps(const struct heap* own) {
     for (struct heap* h = registry_first(); h != NULL; h = h->registry_next)
-        if (h != fork_heap && os_lock_is_mine(&h->lock)) os_lock_give(&h->lock);
+        if (h != own && os_lock_is_mine(&h->lock)) os_lock_give(&h->lock);
 }
 
 /* Under heaps_lock. A thread that has one of these may wait for the page lock, until the fork is over; a
  * fork handler of the program that runs after this one, and allocates, would wait for that thread. */
-static bool fork_take_others(void) {
+static bool fork_take_others(const struct heap* own) {
     bool have = true;
     for (struct heap* h = registry_first(); h != NULL && have; h = h->registry_next)
-        have = h == fork_heap || os_lock_take_soon(&h->lock);
+        have = h == own || os_lock_take_soon(&h->lock);
     have = have && arenas_fork_take();
-    if (!have) fork_give_heaps();
+    if (!have) fork_give_heaps(own);
     return have;
 }
 
@@ -516,15 +516,11 @@ WEIR_FN bool heap_fork_prepare(bool patient) {
     bool may_wait = fork_may_wait();
     bool have_heaps = fork_take(&heaps_lock, may_wait);
     bool have_own = (have_heaps || !may_wait) && fork_take(&self->lock, may_wait);
-    bool have_others = false;
-    if (may_wait && have_own) {
-        fork_heap = self;
-        have_others = fork_take_others();
-    }
+    bool have_others = may_wait && have_own && fork_take_others(self);
     bool have = !may_wait || (have_own && (have_others || !patient));
     if (!have || !os_lock_take_soon(&page_lock)) {
         if (have_others) arenas_fork_give();
-        if (have_others) fork_give_heaps();
+        if (have_others) fork_give_heaps(self);
         if (have_own) os_lock_give(&self->lock);
         if (have_heaps) os_lock_give(&heaps_lock);
         return false;
@@ -538,12 +534,13 @@ WEIR_FN bool heap_fork_prepare(bool patient) {
 
 WEIR_FN void heap_fork_parent(void) {
     bool have_heaps = fork_has_heaps_lock;
-    struct heap* own = fork_has_own_lock ? fork_heap : NULL;
+    struct heap* self = fork_heap;
+    bool have_own = fork_has_own_lock;
     bool have_others = fork_has_others;
     os_lock_give(&page_lock);
     if (have_others) arenas_fork_give();
-    if (have_others) fork_give_heaps();
-    if (own != NULL) os_lock_give(&own->lock);
+    if (have_others) fork_give_heaps(self);
+    if (have_own) os_lock_give(&self->lock);
     if (have_heaps) os_lock_give(&heaps_lock);
 }
 

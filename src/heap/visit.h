@@ -14,8 +14,8 @@
 #include "page/release.h"
 
 /* Visit the heaps; what threads keep goes too: all of it, or with RELEASE_LOOK_DUE what needed no list since
- * the last visit. With no lock held. True, in the helper: it gave way
- * to owners at work, or was told something, and is to go on. */
+ * the last visit. With no lock held. True, in the helper: it gave way to
+ * owners at work, or was told something, and is to go on. */
 WEIR_FN bool heaps_visit(enum release_look look);
 /* Visit all heaps for a program that asked for it, and may ask again and again: there is a millisecond at
  * least between two such visits. What is freed meanwhile the next one finds, or the helper. */

@@ -422,9 +422,8 @@ static void heaps_look(uint64_t elapsed) {
     bool due = since_marked_ns + elapsed >= load_relaxed(&release_totals.window_ns) / MARKS;
     stirred |= !quiet;
     if (release_look_hook == NULL || (!due && !unlooked && (!quiet || !stirred))) return;
-    bool all = quiet && (due || stirred);
     if (quiet) stirred = false;
-    unlooked = release_look_hook(all ? RELEASE_LOOK_ALL : due ? RELEASE_LOOK_DUE : RELEASE_LOOK_ON);
+    unlooked = release_look_hook(quiet ? RELEASE_LOOK_ALL : due ? RELEASE_LOOK_DUE : RELEASE_LOOK_ON);
 }
 
 /* One of the helper's looks, `release_delay` apart. A process that has needed nothing of the page layer since

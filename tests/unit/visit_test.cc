@@ -451,6 +451,16 @@ uint64_t free_pages() {
 // After each of the helper's looks: the process is at work.
 void stays_busy() { store_relaxed(&release_busy, 1u); }
 
+// Looks 5 ms apart, by `look`, of a process at work. Returns until when a test may wait.
+uint64_t helper_looks(const char* window_ms, bool (*look)(enum release_look)) {
+    std::string all = "release_delay=5:release_floor=0:thread_free_max=4k:release_window=";
+    setenv("WEIR_OPTIONS", (all + window_ms).c_str(), 1);
+    unit_attach();
+    release_look_hook = look;
+    release_tick_hook = stays_busy;
+    return now_ns() + 60000000000;
+}
+
 // 200 slabs' blocks; those for which `keeps` holds stay.
 std::vector<void*> slabs_filled(const std::function<bool(size_t)>& keeps, std::set<uintptr_t>* pages) {
     std::vector<void*> all, kept;
@@ -472,13 +482,9 @@ bool one_of_64(size_t i) { return i % 64 == 0; }
 // The helper gives way to such an owner: a look ends early, and the next ones go on where it was, until all
 // of the heap has had its turn. Again, where threads hardly run, since the machine has other work.
 void helper_gives_way() {
-    setenv("WEIR_OPTIONS", "release_delay=5:release_window=400:release_floor=0:thread_free_max=4k", 1);
-    unit_attach();
     look_is_done = true;
-    release_look_hook = look_counted;
-    release_tick_hook = stays_busy;
+    const uint64_t end_ns = helper_looks("400", look_counted);
     Sleepers sleepers(unit_own_lock());
-    const uint64_t end_ns = now_ns() + 60000000000;
     for (bool seen = false; !seen;) {
         ASSERT_LT(now_ns(), end_ns) << looks_left << " looks left something";
         std::set<uintptr_t> pages;
@@ -522,13 +528,9 @@ bool look_in_stages(enum release_look look) {
 // It goes on where it was: a slab that it has seen, and that is worth a visit again, has to wait for its
 // turn.
 void helper_goes_on() {
-    setenv("WEIR_OPTIONS", "release_delay=5:release_window=40:release_floor=0:thread_free_max=4k", 1);
-    unit_attach();
     stage = OVER;
-    release_look_hook = look_in_stages;
-    release_tick_hook = stays_busy;
+    const uint64_t end_ns = helper_looks("40", look_in_stages);
     Sleepers sleepers(unit_own_lock());
-    const uint64_t end_ns = now_ns() + 60000000000;
     for (bool seen = false; !seen;) {
         ASSERT_LT(now_ns(), end_ns);
         const size_t in_slab = SLICE_BYTES / 1024;
