@@ -222,23 +222,30 @@ static void slice_claim(struct slice* s, struct pass* pass) {
     pass->stays += (uint64_t)__builtin_popcountll(stays) << page_shift;
 }
 
-/* Under the page lock: the first `done` ranges were purged, and nothing of the batch is busy any more. */
-static void batch_finish(uint32_t done) {
+/* The first `done` ranges were purged, and nothing of the batch is busy any more. Returns the bytes that
+ * went. Without the page lock: a thread may be about to fork, with that lock, and wait for one of the pages.
+ */
+static uint64_t batch_finish(uint32_t done) {
+    uint64_t purged = 0;
     for (uint32_t i = 0; i < batch.slices; i++) {
-        uint64_t* word = &slice_pages(batch.claimed[i].slice)->state;
+        struct slice* s = batch.claimed[i].slice;
+        uint64_t* word = &slice_pages(s)->state;
         uint64_t mask = batch.claimed[i].mask;
-        /* Release: whoever takes the pages back, or the span, sees them purged. */
-        if (batch.claimed[i].last_range < done) {
-            add_relaxed(&span_totals.purged, (uint64_t)__builtin_popcountll(mask) << page_shift);
-            (void)__atomic_fetch_or(word, mask << PAGES_CLEAN_SHIFT, __ATOMIC_RELEASE);
-        } else {
-            hole_mark(batch.claimed[i].slice); /* for another time; nobody is woken for it */
-        }
-        (void)__atomic_fetch_and(word, ~(mask << PAGES_BUSY_SHIFT), __ATOMIC_RELEASE);
+        bool went = batch.claimed[i].last_range < done;
+        if (!went) hole_mark(s); /* for another time; nobody is woken for it */
+        uint64_t state = load_relaxed(word);
+        uint64_t ends;
+        uint64_t wanted;
+        do {
+            ends = mask & hole_busy(state); /* the child of a fork may find the batch half finished */
+            wanted = (state | (went ? ends << PAGES_CLEAN_SHIFT : 0)) & ~(ends << PAGES_BUSY_SHIFT);
+        } while (!cas_acq_rel(word, &state, wanted)); /* release: who takes the pages sees them purged */
+        if (went) purged += (uint64_t)__builtin_popcountll(ends) << page_shift;
     }
     batch.slices = batch.ranges = batch.splits = 0;
     __atomic_fetch_add(&batches, 1u, __ATOMIC_RELEASE); /* after the last page was let go */
     os_futex_wake(&batches, INT32_MAX);
+    return purged;
 }
 
 /* Fill the batch, as far as one hold of the lock goes. Under the page lock, under which all claims are made,
@@ -277,9 +284,10 @@ static uint64_t holes_pass(enum purge what, uint64_t most) {
         more = left = batch_fill(&pass);
         os_lock_give(&page_lock);
         uint32_t done = batch_purge();
-        os_lock_take(&page_lock);
         if (done != batch.ranges) more = false, pass_refused = true; /* the next pages would be, too */
-        if (batch.slices != 0) batch_finish(done);
+        uint64_t purged = batch.slices != 0 ? batch_finish(done) : 0;
+        os_lock_take(&page_lock);
+        add_relaxed(&span_totals.purged, purged);
     }
     os_lock_give(&page_lock);
     /* Where slices are left, what they have is known roughly. */
@@ -639,5 +647,5 @@ WEIR_FN void release_fork_child(void) {
         return;
     }
     release_lock = (struct os_lock){.rank = LOCK_RELEASE};
-    batch_finish(0);
+    (void)batch_finish(0);
 }

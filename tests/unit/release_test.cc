@@ -602,31 +602,40 @@ TEST_UNEMULATED(Release, PagesOfAMovedBlockThatShrinksGo) {
     }));
 }
 
-TEST(Release, ALargeBlockWaitsForThePagesBehindItsEnd) {
-    EXPECT_FINE(in_child([] {
-        windows_are_endless();
-        unit_attach();
-        const size_t page = os_page_bytes();
-        if (page > 16384) return;
-        unit_free(filled(4 << 20));
-        release_all();
-        unit_free(filled_span(300000)); // as much is dirty as is used below: no purge of spans comes first
-        Blocks blocks;
-        blocks.alloc_aligned(4 * SLICE_BYTES + page, page);
-        ASSERT_EQ(dirty(), 0u);
-        Gate gate;
-        gate.wait();
-        std::thread later([&] {
-            usleep(20000);
-            gate.open();
-        });
-        ASSERT_TRUE(blocks.realloc(0, 4 * SLICE_BYTES + 3 * page));
-        EXPECT_TRUE(gate.is_open());
-        EXPECT_TRUE(gate.join());
-        later.join();
-        EXPECT_TRUE(contents_right(blocks));
-    }));
+// `forks`: among the handlers before a fork, when the thread has the page lock.
+void large_block_waits(bool forks) {
+    EXPECT_FINE(in_child(
+        [=] {
+            windows_are_endless();
+            unit_attach();
+            const size_t page = os_page_bytes();
+            if (page > 16384) return;
+            unit_free(filled(4 << 20));
+            release_all();
+            unit_free(
+                filled_span(300000)); // as much is dirty as is used below: no purge of spans comes first
+            Blocks blocks;
+            blocks.alloc_aligned(4 * SLICE_BYTES + page, page);
+            ASSERT_EQ(dirty(), 0u);
+            Gate gate;
+            gate.wait();
+            std::thread later([&] {
+                usleep(20000);
+                gate.open();
+            });
+            if (forks) unit_fork_prepare();
+            ASSERT_TRUE(blocks.realloc(0, 4 * SLICE_BYTES + 3 * page));
+            EXPECT_TRUE(gate.is_open());
+            if (forks) unit_fork_parent();
+            EXPECT_TRUE(gate.join());
+            later.join();
+            EXPECT_TRUE(contents_right(blocks));
+        },
+        20));
 }
+
+TEST(Release, ALargeBlockWaitsForThePagesBehindItsEnd) { large_block_waits(false); }
+TEST(Release, ALargeBlockWaitsAmongForkHandlers) { large_block_waits(true); }
 
 void large_at_random(const char* options, bool refused) {
     EXPECT_FINE(in_child([=] {
