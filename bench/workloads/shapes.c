@@ -8,10 +8,12 @@
 #include "workload.h"
 
 /* ---- growing arrays: `live` arrays, each grows by realloc up to `high` and starts again */
-enum growth { DOUBLING, STEPPING };
+enum growth { DOUBLING, STEPPING, APPENDING };
 
 static size_t grown(const struct load* load, size_t bytes) {
-    size_t more = load->variant == DOUBLING ? bytes : bytes / 8 + 64;
+    size_t more = bytes / 8 + 64;
+    if (load->variant == DOUBLING) more = bytes;
+    if (load->variant == APPENDING) more = load->low;
     return (bytes + more) & ~(size_t)(WORD - 1);
 }
 
@@ -193,6 +195,13 @@ const struct workload workloads_shapes[] = {
      "few arrays that grow to 64 MB by realloc",
      grow,
      {64 * KIB, 64 * MIB, 400, 2, STEPPING, 0},
+     {1},
+     CHECKED,
+     TOLD},
+    {"grow/appending",
+     "a few arrays that grow to 16 MB by the same small step, in turns",
+     grow,
+     {32 * KIB, 16 * MIB, 2400, 4, APPENDING, 0},
      {1},
      CHECKED,
      TOLD},

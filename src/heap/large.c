@@ -226,20 +226,27 @@ WEIR_FN void large_free(struct slice* s, const char* call) {
     large_changed();
 }
 
+/* Another span for the block, which frees s. A moved block grows nowhere else than in its span, and two that
+ * grow in turns would move for each slice: it gets room for half as much again. NULL: it stays. */
+static WEIR_NOINLINE struct slice* large_move(struct slice* s, size_t bytes, size_t content) {
+    bool fenced = large_is_fenced(s);
+    size_t slices = fenced ? fence_slices(bytes) : large_slices(bytes);
+    size_t room = slices > s->span_slices ? slices / 2 : 0;
+    return fenced ? fence_move(s, bytes, room << SLICE_SHIFT, content) : span_move(s, slices, room, content);
+}
+
 WEIR_FN void* large_realloc(struct slice* s, size_t size) {
     size_t bytes = large_bytes(size);
     bool fenced = large_is_fenced(s);
     size_t slices = fenced ? fence_slices(bytes) : large_slices(bytes);
     size_t old_bytes = s->bytes;
-    /* A moved span keeps its slices, so that its mapping stays one piece: it shrinks by moving. */
+    /* A moved span keeps its slices, and shrinks by moving: to less than half of what it moved for. */
     large_tail_take(s);
-    bool wasteful = (s->flags & SLICE_MOVED) != 0 && slices < s->span_slices / 2;
+    bool wasteful = (s->flags & SLICE_MOVED) != 0 && slices < s->span_slices / 3;
     bool resized = !wasteful && (fenced ? fence_resize(s, old_bytes, bytes) : span_resize(s, slices));
     if (resized) return large_set_bytes(s, old_bytes, bytes);
     size_t content = bytes < old_bytes ? bytes : old_bytes;
-    struct slice* to = NULL;
-    /* Frees s, whose record may be gone then. */
-    if (content >= MOVE_MIN) to = fenced ? fence_move(s, bytes, content) : span_move(s, slices, content);
+    struct slice* to = content < MOVE_MIN ? NULL : large_move(s, bytes, content);
     if (to != NULL) return large_set_bytes(to, old_bytes, bytes);
     large_publish(s);
     return NULL;

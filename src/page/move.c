@@ -2,6 +2,8 @@
  *
  * SPDX-License-Identifier: Apache-2.0
  */
+#include <string.h>
+
 #include "base/atomic.h"
 #include "core/options.h"
 #include "os/os.h"
@@ -16,9 +18,17 @@ static void span_abandon(struct slice* s) {
         span_free(s);
 }
 
-WEIR_FN bool span_may_move(size_t slices) {
+WEIR_FN uint32_t span_pieces(const struct slice* s) {
+    if ((s->flags & SLICE_MOVED) == 0) return 0;
+    uint32_t pieces = 0;
+    for (uint32_t i = 0; i < s->span_slices; i++) pieces += (s[i].flags & SLICE_PIECE) != 0;
+    return pieces;
+}
+
+WEIR_FN bool span_may_move(const struct slice* s, size_t slices) {
     return slices <= UINT32_MAX / 4 && !region_commit_strict && !os_memory_is_limited() &&
-           span_is_plausible(slices) && load_relaxed(&span_totals.moved) < core_options.map_count_max;
+           span_is_plausible(slices) &&
+           load_relaxed(&span_totals.moved) + span_pieces(s) < core_options.map_count_max;
 }
 
 /* Pages keep what was said of them where they come from. */
@@ -29,26 +39,76 @@ static bool span_is_open(const struct slice* s) {
     return open;
 }
 
+static bool piece_ends(const struct slice* s, uint32_t i) {
+    return (s->flags & SLICE_MOVED) != 0 && (s[i].flags & SLICE_PIECE) != 0;
+}
+
+/* The first `count` slices, mapping by mapping: the kernel moves one at a time. False: nothing moved. */
+static bool pieces_move(const struct slice* s, const struct slice* to, uint32_t count) {
+    uint32_t start = 0;
+    for (uint32_t i = 0; i < count; i++) {
+        if (i + 1 != count && !piece_ends(s, i)) continue;
+        char* from = (char*)slice_address(s) + ((size_t)start << SLICE_SHIFT);
+        char* there = (char*)slice_address(to) + ((size_t)start << SLICE_SHIFT);
+        size_t bytes = (size_t)(i + 1 - start) << SLICE_SHIFT;
+        if (!os_move(from, there, bytes)) {
+            if (start == 0) return false;
+            /* The pieces before are there already. Where covering is refused as well, there were too many
+             * mappings, for which a move is refused before it unmaps anything. */
+            (void)huge_cover(there, bytes, true);
+            memcpy(there, from, bytes);
+        }
+        start = i + 1;
+    }
+    return true;
+}
+
+/* Under the page lock: where the mappings end, in a span that `count` slices of s moved to; and s is one that
+ * moved, if it was none. */
+static void pieces_note(struct slice* s, struct slice* to, uint32_t count) {
+    for (uint32_t i = 0; i < to->span_slices; i++) {
+        bool ends = i + 1 == count || (i < count && piece_ends(s, i));
+        to[i].flags = (uint8_t)((i == 0 ? to->flags & ~SLICE_PIECE : 0) | (ends ? SLICE_PIECE : 0));
+    }
+    if ((s->flags & SLICE_MOVED) == 0)
+        for (uint32_t i = 0; i < s->span_slices; i++) s[i].flags &= (uint8_t)~SLICE_PIECE;
+    s->flags |= SLICE_MOVED;
+    to->flags |= SLICE_MOVED;
+    store_relaxed(&span_totals.moved, span_totals.moved + span_pieces(to));
+    /* The last slice came with all its pages: none is known to be clean any more. */
+    if (count == to->span_slices && (to->flags & SLICE_FENCED) == 0)
+        store_relaxed(&slice_pages(to)->state, (uint64_t)0);
+}
+
 WEIR_FN struct slice* span_move_to(struct slice* s, struct slice* to, size_t bytes) {
     bool open = span_is_open(s);
-    if (!os_move((void*)slice_address(s), (void*)slice_address(to), align_up(bytes, os_page_bytes()))) {
+    bool fenced = (s->flags & SLICE_FENCED) != 0;
+    uint32_t count = (uint32_t)((bytes + SLICE_BYTES - 1) >> SLICE_SHIFT);
+    size_t content = align_up(bytes, fenced ? os_page_bytes() : SLICE_BYTES);
+    /* What lies behind a fenced block in its last slice is inaccessible: another mapping. */
+    bool moved = fenced ? os_move((void*)slice_address(s), (void*)slice_address(to), content)
+                        : pieces_move(s, to, count);
+    if (!moved) {
         span_abandon(to);
         return NULL;
     }
-    if (open) (void)os_advise_huge((void*)slice_address(to), align_up(bytes, os_page_bytes()), OS_HUGE_NEVER);
+    if (open) (void)os_advise_huge((void*)slice_address(to), content, OS_HUGE_NEVER);
     span_lock();
-    to->flags |= SLICE_MOVED;
-    /* The old place is covered afresh: the kernel leaves it empty, emulators do not always. */
-    uint64_t more = (s->flags & SLICE_MOVED) == 0 ? 2 : 1;
-    store_relaxed(&span_totals.moved, span_totals.moved + more);
-    s->flags |= SLICE_MOVED;
+    pieces_note(s, to, count);
     os_lock_give(&page_lock);
-    span_free(s);
+    span_free(s); /* the old place is covered afresh: the kernel leaves it empty, emulators do not always */
     return to;
 }
 
-WEIR_FN struct slice* span_move(struct slice* s, size_t slices, size_t bytes) {
+WEIR_FN struct slice* span_move(struct slice* s, size_t slices, size_t room, size_t bytes) {
     bool zeroed;
-    struct slice* to = span_may_move(slices) ? span_alloc(slices, 1, &zeroed) : NULL;
-    return to == NULL ? NULL : span_move_to(s, to, bytes);
+    struct slice* to = span_may_move(s, slices + room) ? span_alloc(slices + room, 1, &zeroed) : NULL;
+    if (to == NULL && room != 0 && span_may_move(s, slices)) to = span_alloc(slices, 1, &zeroed);
+    if (to == NULL) return NULL;
+    to = span_move_to(s, to, bytes);
+    if (to == NULL || zeroed || to->span_slices <= slices + 1) return to;
+    /* What a dirty span had there. The last slice says for itself what it has. */
+    (void)os_purge((void*)(slice_address(to) + (slices << SLICE_SHIFT)), (to->span_slices - 1 - slices)
+                                                                             << SLICE_SHIFT);
+    return to;
 }

@@ -634,7 +634,7 @@ WEIR_FN void span_free_locked(struct slice* s) {
     weir_assert(slices != 0 && r->live >= slices);
     enum span_state state = SPAN_DIRTY;
     size_t clean = span_take_holes(s);
-    if ((s->flags & SLICE_MOVED) != 0) store_relaxed(&span_totals.moved, span_totals.moved - 1);
+    if ((s->flags & SLICE_MOVED) != 0) store_relaxed(&span_totals.moved, span_totals.moved - span_pieces(s));
     if (weir_unlikely((s->flags & SLICE_FENCED) != 0)) {
         s = fence_remove(s, &state);
         if (s == NULL) return;

@@ -53,13 +53,16 @@ WEIR_FN bool span_resize(struct slice* s, size_t slices);
 /* A program that asks for more than the machine has is to hear so now, as from mmap, and not to be killed on
  * its first touch: reserved space is uncharged, so the kernel is asked explicitly. */
 WEIR_FN bool span_is_plausible(size_t fresh_slices);
-/* Move a large span to a new one of `slices` slices by changing page tables. Returns the new span, with
- * the old one freed; NULL: not possible (the caller copies), nothing changed. `bytes` of content. */
-WEIR_FN struct slice* span_move(struct slice* s, size_t slices, size_t bytes);
+/* Move a large span to a new one of `slices` slices, and `room` more where there are so many, by changing
+ * page tables. Returns the new span, with the old one freed; NULL: not possible (the caller copies), nothing
+ * changed. `bytes` of content: of the last slice that has some all pages move. */
+WEIR_FN struct slice* span_move(struct slice* s, size_t slices, size_t room, size_t bytes);
 /* The same in two steps, for a caller who makes the new span himself: whether one of so many slices may be
  * moved to; and the move to span `to`, which is given back where it is refused. */
-WEIR_FN bool span_may_move(size_t slices);
+WEIR_FN bool span_may_move(const struct slice* s, size_t slices);
 WEIR_FN struct slice* span_move_to(struct slice* s, struct slice* to, size_t bytes);
+/* Mappings that came so and that a live span's block consists of, beside what it grew by since. */
+WEIR_FN uint32_t span_pieces(const struct slice* s);
 /* Called under the page lock for memory of a span whose slices spoke for themselves (slice_kind_is_paged) and
  * that becomes free, as far as it may be resident: what its user left beside the contents is to go. NULL:
  * nothing did. Set by the heap layer. */

@@ -370,7 +370,7 @@ TEST_NATIVE(HugeGrowth, ABlockThatMovesIsOpenNoMore) {
             auto* p = static_cast<char*>(unit_alloc(MIB));
             memset(p, 1, MIB);
             bool open = has_flag(p, " hg");
-            struct slice* to = span_move(unit_slice(p), 20, MIB);
+            struct slice* to = span_move(unit_slice(p), 20, 0, MIB);
             if (to == nullptr) continue;
             auto* moved_to = reinterpret_cast<char*>(slice_address(to));
             EXPECT_FALSE(has_flag(moved_to, " hg"));

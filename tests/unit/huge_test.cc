@@ -132,7 +132,7 @@ TEST_NATIVE(HugeHeap, WhatIsCoveredAfreshStaysAsItWas) {
                 has_flag(heap.pages.begin()->second[0], flag); // false: a kernel without huge pages
             bool zeroed;
             struct slice* s = span_alloc(32, 1, &zeroed);
-            struct slice* to = span_move(s, 64, 32 << SLICE_SHIFT);
+            struct slice* to = span_move(s, 64, 0, 32 << SLICE_SHIFT);
             ASSERT_NE(to, nullptr);
             EXPECT_EQ(has_flag(reinterpret_cast<void*>(slice_address(s)), flag), expected);
             EXPECT_EQ(has_flag(reinterpret_cast<void*>(slice_address(to)), flag), expected);
