@@ -255,6 +255,31 @@ TEST(Large, OwnersAndVisitorsAtWork) {
     }));
 }
 
+// Who appends byte by byte asks for as many pages as there are, nearly always.
+TEST(Large, AsManyPagesAgainTakeNoLock) {
+    EXPECT_FINE(in_child(
+        [] {
+            start();
+            Blocks blocks;
+            ASSERT_TRUE(blocks.alloc(1 << 20));
+            std::atomic<int> step{0};
+            std::thread holder([&] {
+                os_lock_take(&page_lock);
+                step = 1;
+                while (step != 2) usleep(100);
+                os_lock_give(&page_lock);
+            });
+            while (step != 1) usleep(100);
+            const void* p = blocks.all[0].p;
+            for (size_t less : {1u, 100u, 0u, 1000u}) ASSERT_TRUE(blocks.realloc(0, (1 << 20) - less));
+            step = 2;
+            holder.join();
+            EXPECT_EQ(blocks.all[0].p, p);
+            EXPECT_TRUE(contents_right(blocks));
+        },
+        20));
+}
+
 // Neither can go on where it lies for long: they move seldom, and what they keep to grow into is not
 // resident, whatever was there.
 TEST_UNEMULATED(Large, TwoThatGrowInTurnsMoveSeldom) {
