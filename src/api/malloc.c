@@ -39,7 +39,8 @@ static WEIR_NOINLINE void* calloc_slow(size_t size) {
     bool zeroed;
     void* p = heap_alloc_zeroable(size, &zeroed);
     if (p == NULL) return fail(ENOMEM);
-    return zeroed ? p : memset(p, 0, size);
+    if (!zeroed) heap_clear(p, size);
+    return p;
 }
 
 WEIR_EXPORT void* calloc(size_t count, size_t size) {

@@ -170,6 +170,14 @@ WEIR_FN void* heap_alloc_slow(size_t size) {
     return refill_may_turn(heap_self(), class_of(size)) ? alloc_turned(size) : alloc_unkept(size);
 }
 
+WEIR_FN void heap_clear(void* p, size_t bytes) {
+    enum { look_least = 8 << 20 };
+    if (bytes < look_least)
+        __builtin_memset(p, 0, bytes);
+    else
+        large_clear(p, bytes);
+}
+
 WEIR_FN void* heap_alloc_zeroable(size_t size, bool* zeroed) {
     *zeroed = false;
     if (tag_is_on() && size > SMALL_MAX && size <= SLAB_MAX) return medium_alloc_zeroable(size, zeroed);

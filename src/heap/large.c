@@ -226,6 +226,54 @@ WEIR_FN void large_free(struct slice* s, const char* call) {
     large_changed();
 }
 
+enum { CLEAR_WINDOW = 4 << 20 };
+
+/* Pages that are resident, and in how many runs they lie. */
+static size_t resident_count(const unsigned char* there, size_t pages, size_t* runs) {
+    size_t resident = 0;
+    *runs = 0;
+    for (size_t i = 0, before = 0; i < pages; before = there[i++] & 1) {
+        resident += there[i] & 1;
+        *runs += (there[i] & 1) > before;
+    }
+    return resident;
+}
+
+/* Zero what is resident; what is swapped out counts as not, and goes. */
+static void clear_runs(char* p, const unsigned char* there, size_t pages) {
+    for (size_t i = 0, end; i < pages; i = end) {
+        for (end = i + 1; end < pages && ((there[end] ^ there[i]) & 1) == 0;) end++;
+        char* at = p + (i << page_shift);
+        size_t bytes = (end - i) << page_shift;
+        if ((there[i] & 1) != 0 || !os_purge(at, bytes)) __builtin_memset(at, 0, bytes);
+    }
+}
+
+/* Some pages of a block. False: they are to be zeroed as they are. A page that goes and is touched again
+ * costs as much as ten that are zeroed. */
+static bool clear_sparse(char* p, size_t pages) {
+    enum { most_runs = 32, few = 16 };
+    unsigned char there[CLEAR_WINDOW >> 12]; /* pages of 4 KiB are the smallest */
+    if (!os_resident_pages(p, pages << page_shift, there)) return false;
+    size_t runs;
+    size_t resident = resident_count(there, pages, &runs);
+    if (resident > pages / 2 || runs > most_runs)
+        return resident <= pages / few && os_purge(p, pages << page_shift);
+    clear_runs(p, there, pages);
+    return true;
+}
+
+WEIR_FN void large_clear(void* p, size_t bytes) {
+    char* end = (char*)p + bytes;
+    char* left = p; /* from here on to `at` it is to be zeroed, in one go */
+    for (char* at = p; end - at >= CLEAR_WINDOW; at += CLEAR_WINDOW) {
+        if (!clear_sparse(at, CLEAR_WINDOW >> page_shift)) continue;
+        __builtin_memset(left, 0, (size_t)(at - left));
+        left = at + CLEAR_WINDOW;
+    }
+    __builtin_memset(left, 0, (size_t)(end - left));
+}
+
 /* Another span for the block, which frees s. A moved block grows nowhere else than in its span, and two that
  * grow in turns would move for each slice: it gets room for half as much again. NULL: it stays. */
 static WEIR_NOINLINE struct slice* large_move(struct slice* s, size_t bytes, size_t content) {

@@ -68,6 +68,8 @@ WEIR_INLINE bool large_free_kept(struct slice* s, const void* p) {
     gate_leave(&h->gates[GATE_LARGE], inside);
     return true;
 }
+/* Zero a block, from a page's start on: where few pages are resident only these, or by returning them. */
+WEIR_FN void large_clear(void* p, size_t bytes);
 /* Give back what a heap keeps. The caller owns it. */
 WEIR_FN void large_drop(struct heap* h);
 /* The same by a visitor, who may take what the heap keeps just now. */

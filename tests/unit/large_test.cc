@@ -255,6 +255,48 @@ TEST(Large, OwnersAndVisitorsAtWork) {
     }));
 }
 
+// A block of which few pages are resident is zero without the others' becoming so: what lies together is
+// zeroed, what is scattered goes.
+TEST_UNEMULATED(Large, WhatIsNotResidentStaysSoWhenItIsCleared) {
+    EXPECT_FINE(in_child([] {
+        start();
+        const size_t window = 4 << 20, page = os_page_bytes(),
+                     bytes = 5 * window + page + 1000; // the rest is zeroed as it is
+        if (page > 4096) return;
+        struct {
+            size_t first, step, count; // pages that are written
+            bool stay, all;            // these; and all others come
+        } windows[] = {{0, 1, 1024, true, true},
+                       {100, 1, 400, true, false},
+                       {3, 20, 50, false, false},
+                       {7, 100, 10, true, false},
+                       {0, 5, 200, true, true}};
+        for (bool refused : {false, true}) {
+            auto* p = static_cast<unsigned char*>(unit_alloc(bytes));
+            ASSERT_NE(p, nullptr);
+            ASSERT_TRUE(os_purge(p, align_up(bytes, page)));
+            for (size_t w = 0; w < 5; w++)
+                for (size_t i = 0; i < windows[w].count; i++)
+                    p[w * window + (windows[w].first + i * windows[w].step) * page + i] = 1;
+            p[bytes - 1] = 1;
+            if (refused) os_fault_hook = [](enum os_call call) { return call == OS_PURGE; };
+            unit_clear(p, bytes);
+            os_fault_hook = nullptr;
+            for (size_t w = 0; w < 5 && !refused; w++)
+                for (size_t i = 0; i < window / page; i++) {
+                    bool written = i >= windows[w].first && (i - windows[w].first) % windows[w].step == 0 &&
+                                   (i - windows[w].first) / windows[w].step < windows[w].count;
+                    ASSERT_EQ(is_resident(page_of(p + w * window) + i),
+                              windows[w].all || (written && windows[w].stay))
+                        << w << ": " << i;
+                }
+            EXPECT_TRUE(is_zero(p, bytes));
+            unit_free(p);
+        }
+        expect_nothing_left();
+    }));
+}
+
 // Who appends byte by byte asks for as many pages as there are, nearly always.
 TEST(Large, AsManyPagesAgainTakeNoLock) {
     EXPECT_FINE(in_child(
