@@ -262,7 +262,7 @@ WEIR_FN void* heap_alloc_aligned(size_t size, size_t align);
 WEIR_FN void* heap_alloc_zeroable(size_t size, bool* zeroed);
 /* Zero a block of so many bytes that is not. Of a long one pages go back where few are resident: who takes
  * such a block may use little of it. */
-WEIR_FN void heap_clear(void* p, size_t bytes);
+WEIR_FN WEIR_NOINLINE void heap_clear(void* p, size_t bytes);
 /* Free what the fast path would not: foreign pointers, other heaps' blocks, large blocks, NULL. */
 WEIR_FN WEIR_NOINLINE void heap_free_slow(void* p, const char* call);
 /* The same where the slice that p lies in is known: s is its record, in the primary region; h is the caller's

@@ -266,10 +266,12 @@ static bool clear_sparse(char* p, size_t pages) {
 WEIR_FN void large_clear(void* p, size_t bytes) {
     char* end = (char*)p + bytes;
     char* left = p; /* from here on to `at` it is to be zeroed, in one go */
-    for (char* at = p; end - at >= CLEAR_WINDOW; at += CLEAR_WINDOW) {
-        if (!clear_sparse(at, CLEAR_WINDOW >> page_shift)) continue;
+    for (char* at = p; at < end; at += CLEAR_WINDOW) {
+        size_t size = end - at < CLEAR_WINDOW ? (size_t)(end - at) : CLEAR_WINDOW;
+        size_t pages = size >> page_shift; /* whole ones */
+        if (pages == 0 || !clear_sparse(at, pages)) continue;
         __builtin_memset(left, 0, (size_t)(at - left));
-        left = at + CLEAR_WINDOW;
+        left = at + (pages << page_shift);
     }
     __builtin_memset(left, 0, (size_t)(end - left));
 }
@@ -277,10 +279,9 @@ WEIR_FN void large_clear(void* p, size_t bytes) {
 /* Another span for the block, which frees s. A moved block grows nowhere else than in its span, and two that
  * grow in turns would move for each slice: it gets room for half as much again. NULL: it stays. */
 static WEIR_NOINLINE struct slice* large_move(struct slice* s, size_t bytes, size_t content) {
-    bool fenced = large_is_fenced(s);
-    size_t slices = fenced ? fence_slices(bytes) : large_slices(bytes);
-    size_t room = slices > s->span_slices ? slices / 2 : 0;
-    return fenced ? fence_move(s, bytes, room << SLICE_SHIFT, content) : span_move(s, slices, room, content);
+    if (large_is_fenced(s)) return fence_move(s, bytes, content);
+    size_t slices = large_slices(bytes);
+    return span_move(s, slices, slices > s->span_slices ? slices / 2 : 0, content);
 }
 
 WEIR_FN void* large_realloc(struct slice* s, size_t size) {
@@ -290,7 +291,8 @@ WEIR_FN void* large_realloc(struct slice* s, size_t size) {
     size_t old_bytes = s->bytes;
     if (bytes == old_bytes)
         return (void*)slice_address(s); /* in whole pages, as who appends bytes finds it */
-    /* A moved span keeps its slices, and shrinks by moving: to less than half of what it moved for. */
+    /* A moved span keeps its slices, and shrinks by moving: to a third of them, which is half of what one
+     * with room moved for. */
     large_tail_take(s);
     bool wasteful = (s->flags & SLICE_MOVED) != 0 && slices < s->span_slices / 3;
     bool resized = !wasteful && (fenced ? fence_resize(s, old_bytes, bytes) : span_resize(s, slices));

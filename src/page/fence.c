@@ -108,15 +108,10 @@ WEIR_FN bool fence_resize(struct slice* s, size_t old_bytes, size_t bytes) {
     return true;
 }
 
-WEIR_FN struct slice* fence_move(struct slice* s, size_t bytes, size_t room, size_t content) {
+WEIR_FN struct slice* fence_move(struct slice* s, size_t bytes, size_t content) {
     bool zeroed;
-    struct slice* to =
-        span_may_move(s, fence_slices(bytes + room)) ? fence_alloc(bytes + room, 1, &zeroed) : NULL;
-    if (to == NULL && room != 0 && span_may_move(s, fence_slices(bytes))) to = fence_alloc(bytes, 1, &zeroed);
-    if (to == NULL) return NULL;
-    to = span_move_to(s, to, content);
-    if (to != NULL && room != 0) (void)fence_shrink(to, bytes);
-    return to;
+    struct slice* to = span_may_move(s, fence_slices(bytes)) ? fence_alloc(bytes, 1, &zeroed) : NULL;
+    return to == NULL ? NULL : span_move_to(s, to, content);
 }
 
 WEIR_FN bool fence_close(const struct slice* s) { return os_forbid((void*)slice_address(s), s->bytes); }

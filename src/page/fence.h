@@ -32,8 +32,8 @@ WEIR_INLINE size_t fence_slices(size_t bytes) {
 WEIR_FN struct slice* fence_alloc(size_t bytes, size_t align_slices, bool* zeroed);
 /* Another size for the block, in place. False: it is as it was. */
 WEIR_FN bool fence_resize(struct slice* s, size_t old_bytes, size_t bytes);
-/* span_move for such a block; `bytes`: its new size, and `room` bytes more (whole pages). */
-WEIR_FN struct slice* fence_move(struct slice* s, size_t bytes, size_t room, size_t content);
+/* span_move for such a block; `bytes`: its new size. */
+WEIR_FN struct slice* fence_move(struct slice* s, size_t bytes, size_t content);
 /* Make the block inaccessible while its memory stays, and accessible for `bytes`, in as many slices. */
 WEIR_FN bool fence_close(const struct slice* s);
 WEIR_FN bool fence_open(const struct slice* s, size_t bytes);

@@ -18,10 +18,17 @@ static void span_abandon(struct slice* s) {
         span_free(s);
 }
 
+/* Where the mapping ends that starts with slice `at`: a chain in `back`, of the first slices of mappings.
+ * What a block grew by since it moved has no end there. */
+static uint32_t piece_end(const struct slice* s, uint32_t at, uint32_t count) {
+    uint32_t end = (s->flags & SLICE_MOVED) != 0 ? s[at].back : 0;
+    return end == 0 || end > count ? count : end;
+}
+
 WEIR_FN uint32_t span_pieces(const struct slice* s) {
     if ((s->flags & SLICE_MOVED) == 0) return 0;
     uint32_t pieces = 0;
-    for (uint32_t i = 0; i < s->span_slices; i++) pieces += (s[i].flags & SLICE_PIECE) != 0;
+    for (uint32_t at = 0; at < s->span_slices && s[at].back != 0; at = s[at].back) pieces++;
     return pieces;
 }
 
@@ -39,26 +46,35 @@ static bool span_is_open(const struct slice* s) {
     return open;
 }
 
-static bool piece_ends(const struct slice* s, uint32_t i) {
-    return (s->flags & SLICE_MOVED) != 0 && (s[i].flags & SLICE_PIECE) != 0;
+/* After a refusal: what is there already goes back. Of several mappings in a piece, as where the program gave
+ * advice for a part of it, the kernel may have moved some (Linux 6.17). What did not move reads as zero
+ * there. */
+static void piece_back(char* from, const char* there, size_t bytes) {
+    enum { step = 1024 };
+    uint64_t words[step / sizeof(uint64_t)];
+    for (size_t at = 0; at < bytes; at += step) {
+        if (!os_peek(there + at, words, step)) continue; /* nothing is mapped there */
+        uint64_t any = 0;
+        for (size_t i = 0; i < step / sizeof(uint64_t); i++) any |= words[i];
+        if (any != 0) memcpy(from + at, words, step);
+    }
 }
 
-/* The first `count` slices, mapping by mapping: the kernel moves one at a time. False: nothing moved. */
+/* The first `count` slices, mapping by mapping, to where all reads as zero: the kernel moves one at a time
+ * (before Linux 6.17). False: nothing moved. */
 static bool pieces_move(const struct slice* s, const struct slice* to, uint32_t count) {
-    uint32_t start = 0;
-    for (uint32_t i = 0; i < count; i++) {
-        if (i + 1 != count && !piece_ends(s, i)) continue;
+    for (uint32_t start = 0, end; start < count; start = end) {
+        end = piece_end(s, start, count);
         char* from = (char*)slice_address(s) + ((size_t)start << SLICE_SHIFT);
         char* there = (char*)slice_address(to) + ((size_t)start << SLICE_SHIFT);
-        size_t bytes = (size_t)(i + 1 - start) << SLICE_SHIFT;
-        if (!os_move(from, there, bytes)) {
-            if (start == 0) return false;
-            /* The pieces before are there already. Where covering is refused as well, there were too many
-             * mappings, for which a move is refused before it unmaps anything. */
-            (void)huge_cover(there, bytes, true);
-            memcpy(there, from, bytes);
-        }
-        start = i + 1;
+        size_t bytes = (size_t)(end - start) << SLICE_SHIFT;
+        if (os_move(from, there, bytes)) continue;
+        piece_back(from, there, bytes);
+        if (start == 0) return false;
+        /* The pieces before are there already. Where covering is refused as well, there were too many
+         * mappings, for which a move is refused before it unmaps anything. */
+        (void)huge_cover(there, bytes, true);
+        memcpy(there, from, bytes);
     }
     return true;
 }
@@ -66,12 +82,10 @@ static bool pieces_move(const struct slice* s, const struct slice* to, uint32_t 
 /* Under the page lock: where the mappings end, in a span that `count` slices of s moved to; and s is one that
  * moved, if it was none. */
 static void pieces_note(struct slice* s, struct slice* to, uint32_t count) {
-    for (uint32_t i = 0; i < to->span_slices; i++) {
-        bool ends = i + 1 == count || (i < count && piece_ends(s, i));
-        to[i].flags = (uint8_t)((i == 0 ? to->flags & ~SLICE_PIECE : 0) | (ends ? SLICE_PIECE : 0));
-    }
-    if ((s->flags & SLICE_MOVED) == 0)
-        for (uint32_t i = 0; i < s->span_slices; i++) s[i].flags &= (uint8_t)~SLICE_PIECE;
+    uint32_t at = 0;
+    while (at < count) at = to[at].back = piece_end(s, at, count);
+    if (at < to->span_slices) to[at].back = 0;
+    if ((s->flags & SLICE_MOVED) == 0) s->back = 0;
     s->flags |= SLICE_MOVED;
     to->flags |= SLICE_MOVED;
     store_relaxed(&span_totals.moved, span_totals.moved + span_pieces(to));
@@ -105,10 +119,10 @@ WEIR_FN struct slice* span_move(struct slice* s, size_t slices, size_t room, siz
     struct slice* to = span_may_move(s, slices + room) ? span_alloc(slices + room, 1, &zeroed) : NULL;
     if (to == NULL && room != 0 && span_may_move(s, slices)) to = span_alloc(slices, 1, &zeroed);
     if (to == NULL) return NULL;
-    to = span_move_to(s, to, bytes);
-    if (to == NULL || zeroed || to->span_slices <= slices + 1) return to;
-    /* What a dirty span had there. The last slice says for itself what it has. */
-    (void)os_purge((void*)(slice_address(to) + (slices << SLICE_SHIFT)), (to->span_slices - 1 - slices)
-                                                                             << SLICE_SHIFT);
-    return to;
+    /* What a dirty span has there goes: it would where pages come, and the room is not to be resident. */
+    if (!zeroed && !os_purge((void*)slice_address(to), (size_t)to->span_slices << SLICE_SHIFT)) {
+        span_free(to);
+        return NULL;
+    }
+    return span_move_to(s, to, bytes);
 }

@@ -93,18 +93,24 @@ static uint32_t batches;       /* Sync: atomic; that ended, for those who wait f
 static void busy_forget(struct slice* s, void* context) {
     (void)context;
     uint64_t* word = &slice_pages(s)->state;
-    if (hole_busy(load_relaxed(word)) != 0)
-        (void)__atomic_fetch_and(word, ~(PAGES_ALL << PAGES_BUSY_SHIFT), __ATOMIC_RELEASE);
+    if (hole_busy(load_relaxed(word)) == 0) return;
+    hole_mark(s);
+    (void)__atomic_fetch_and(word, ~(PAGES_ALL << PAGES_BUSY_SHIFT), __ATOMIC_RELEASE);
 }
 
-/* A raw fork's child takes over what the helper held. The batch may be half made: what is busy says each page
- * itself. */
+/* In a child: nobody ends the batch. It may be half made or half finished, and what is finished may be out of
+ * use since, with its region: what is busy says each page itself. */
+static void batch_abandon(void) {
+    if (batch.slices != 0) span_visit_records(busy_forget, NULL);
+    batch.slices = batch.ranges = batch.splits = 0;
+}
+
+/* A raw fork's child takes over what the helper held. */
 static void release_left(struct os_lock* lock) {
     if (lock == &page_lock) span_rebuild();
     if (lock != &release_lock) return;
     os_lock_take(&page_lock);
-    batch.slices = batch.ranges = batch.splits = 0;
-    span_visit_records(busy_forget, NULL);
+    batch_abandon();
     os_lock_give(&page_lock);
     uint32_t expected = RELEASE_HELPER;
     (void)cas_acq_rel(&release_state, &expected, RELEASE_ASLEEP);
@@ -237,7 +243,7 @@ static uint64_t batch_finish(uint32_t done) {
         uint64_t ends;
         uint64_t wanted;
         do {
-            ends = mask & hole_busy(state); /* the child of a fork may find the batch half finished */
+            ends = mask & hole_busy(state);
             wanted = (state | (went ? ends << PAGES_CLEAN_SHIFT : 0)) & ~(ends << PAGES_BUSY_SHIFT);
         } while (!cas_acq_rel(word, &state, wanted)); /* release: who takes the pages sees them purged */
         if (went) purged += (uint64_t)__builtin_popcountll(ends) << page_shift;
@@ -647,5 +653,5 @@ WEIR_FN void release_fork_child(void) {
         return;
     }
     release_lock = (struct os_lock){.rank = LOCK_RELEASE};
-    (void)batch_finish(0);
+    batch_abandon();
 }

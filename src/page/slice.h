@@ -38,8 +38,7 @@ enum slice_kind {
 /* What is known of a free span's pages. DIRTY: some may be resident; its slices' words say which are not. */
 enum span_state { SPAN_DIRTY = 0, SPAN_CLEAN = 1, SPAN_UNCOMMITTED = 2, SPAN_STATES = 3 };
 
-/* MOVED: a large block that came by changing page tables. PIECE: with this slice of it ends a mapping that
- * came so. ORPHAN: on the list of ended threads' slabs. KEPT: the
+/* MOVED: a large block that came by changing page tables: in mappings of its own. ORPHAN: on the list of ended threads' slabs. KEPT: the
  * active slab of its heap, kept though none, or few, of its blocks were in use. CLOSED: the same, with all
  * its pages holes. FENCED: a large block between inaccessible pages (page/fence.h). EARLY: a slab that was
  * given up before it was full. */
@@ -49,8 +48,7 @@ enum {
     SLICE_KEPT = 4u,
     SLICE_CLOSED = 8u,
     SLICE_FENCED = 16u,
-    SLICE_EARLY = 32u,
-    SLICE_PIECE = 64u
+    SLICE_EARLY = 32u
 };
 
 /*  region  [ record 0 | record 1 | ... ][ slice k | slice k+1 | ... | frontier ......... end ]
@@ -91,7 +89,7 @@ struct slice {
     struct slice* prev;
     uint32_t span_slices;
     union {
-        uint32_t back;   /* CHUNK, rests, FREE_END: distance to the first slice */
+        uint32_t back;   /* CHUNK, rests, FREE_END: distance to the first slice; MOVED: see move.c */
         int32_t push_at; /* SLAB: to the list that its owner's frees go to, in words; heap/direct.h */
     };
     uint8_t kind; /* enum slice_kind */

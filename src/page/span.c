@@ -642,6 +642,8 @@ WEIR_FN void span_free_locked(struct slice* s) {
     } else if ((s->flags & SLICE_MOVED) != 0 &&
                huge_cover((void*)slice_address(s), (size_t)slices << SLICE_SHIFT, true)) {
         state = SPAN_CLEAN;
+        store_relaxed(&slice_pages(s)[slices - 1].state, (uint64_t)0); /* the only one that says anything */
+        clean = 0;
         add_relaxed(&span_totals.purged, (uint64_t)slices << SLICE_SHIFT);
     }
     span_put_back(s, state, clean);

@@ -231,7 +231,7 @@ TEST_UNEMULATED(Fence, BlocksMove) {
         p = block(4 << 20);
         memset(p, 9, 4 << 20);
         os_fault_hook = [](enum os_call call) { return call == OS_REMAP; };
-        EXPECT_EQ(fence_move(unit_slice(p), 9 << 20, 0, 4 << 20), nullptr);
+        EXPECT_EQ(fence_move(unit_slice(p), 9 << 20, 4 << 20), nullptr);
         os_fault_hook = nullptr;
         EXPECT_EQ(p[(4 << 20) - 1], 9);
         expect_fences(p);

@@ -325,32 +325,30 @@ TEST(Large, AsManyPagesAgainTakeNoLock) {
 // Neither can go on where it lies for long: they move seldom, and what they keep to grow into is not
 // resident, whatever was there.
 TEST_UNEMULATED(Large, TwoThatGrowInTurnsMoveSeldom) {
-    for (bool fenced : {false, true})
-        EXPECT_FINE(in_child([=] {
-            start();
-            if (fenced) fence_start();
-            unit_free(filled(200 << 20));
-            Blocks blocks;
-            ASSERT_TRUE(blocks.alloc(1 << 20));
-            ASSERT_TRUE(blocks.alloc(1 << 20));
-            uint64_t moves = os_call_counts[OS_REMAP];
-            for (size_t size = 1 << 20; size <= 24 << 20; size += SLICE_BYTES) {
-                ASSERT_TRUE(blocks.realloc(0, size));
-                ASSERT_TRUE(blocks.realloc(1, size));
-            }
-            EXPECT_GE(os_call_counts[OS_REMAP] - moves, 2u);
-            EXPECT_LE(os_call_counts[OS_REMAP] - moves, 100u); // each slice: 700
-            EXPECT_TRUE(contents_right(blocks));
-            for (const Block& b : blocks.all) {
-                const struct slice* s = unit_slice(b.p);
-                size_t end = size_t{s->span_slices - 1} << SLICE_SHIFT;
-                for (size_t at = 25 << 20; at < end && !fenced; at += os_page_bytes())
-                    ASSERT_FALSE(is_resident(page_of(b.p + at))) << at;
-            }
-            blocks.free_all();
-            EXPECT_EQ(span_totals.moved, 0u);
-            expect_nothing_left();
-        }));
+    EXPECT_FINE(in_child([] {
+        start();
+        unit_free(filled(200 << 20));
+        Blocks blocks;
+        ASSERT_TRUE(blocks.alloc(1 << 20));
+        ASSERT_TRUE(blocks.alloc(1 << 20));
+        uint64_t moves = os_call_counts[OS_REMAP];
+        for (size_t size = 1 << 20; size <= 24 << 20; size += SLICE_BYTES) {
+            ASSERT_TRUE(blocks.realloc(0, size));
+            ASSERT_TRUE(blocks.realloc(1, size));
+        }
+        EXPECT_GE(os_call_counts[OS_REMAP] - moves, 2u);
+        EXPECT_LE(os_call_counts[OS_REMAP] - moves, 100u); // each slice: 700
+        EXPECT_TRUE(contents_right(blocks));
+        for (const Block& b : blocks.all) {
+            const struct slice* s = unit_slice(b.p);
+            size_t end = size_t{s->span_slices - 1} << SLICE_SHIFT;
+            for (size_t at = 25 << 20; at < end; at += os_page_bytes())
+                ASSERT_FALSE(is_resident(page_of(b.p + at))) << at;
+        }
+        blocks.free_all();
+        EXPECT_EQ(span_totals.moved, 0u);
+        expect_nothing_left();
+    }));
 }
 
 } // namespace
