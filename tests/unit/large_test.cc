@@ -327,22 +327,22 @@ TEST(Large, AsManyPagesAgainTakeNoLock) {
 TEST_UNEMULATED(Large, TwoThatGrowInTurnsMoveSeldom) {
     EXPECT_FINE(in_child([] {
         start();
-        unit_free(filled(200 << 20));
+        unit_free(filled(64 << 20));
         Blocks blocks;
         ASSERT_TRUE(blocks.alloc(1 << 20));
         ASSERT_TRUE(blocks.alloc(1 << 20));
         uint64_t moves = os_call_counts[OS_REMAP];
-        for (size_t size = 1 << 20; size <= 24 << 20; size += SLICE_BYTES) {
+        for (size_t size = 1 << 20; size <= 8 << 20; size += SLICE_BYTES) {
             ASSERT_TRUE(blocks.realloc(0, size));
             ASSERT_TRUE(blocks.realloc(1, size));
         }
         EXPECT_GE(os_call_counts[OS_REMAP] - moves, 2u);
-        EXPECT_LE(os_call_counts[OS_REMAP] - moves, 100u); // each slice: 700
+        EXPECT_LE(os_call_counts[OS_REMAP] - moves, 50u); // each slice: 220
         EXPECT_TRUE(contents_right(blocks));
         for (const Block& b : blocks.all) {
             const struct slice* s = unit_slice(b.p);
             size_t end = size_t{s->span_slices - 1} << SLICE_SHIFT;
-            for (size_t at = 25 << 20; at < end; at += os_page_bytes())
+            for (size_t at = 9 << 20; at < end; at += os_page_bytes())
                 ASSERT_FALSE(is_resident(page_of(b.p + at))) << at;
         }
         blocks.free_all();
