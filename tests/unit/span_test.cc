@@ -6,6 +6,7 @@
 #include "child.h"
 #include <cstring>
 #include <map>
+#include <sys/mman.h>
 #include <thread>
 #include <vector>
 extern "C" {
@@ -678,6 +679,32 @@ TEST(Span, RefusedMovesLeaveNoHole) {
         }));
 }
 
+// Whatever was there.
+TEST_UNEMULATED(Span, TheRoomOfWhatMovedIsNotResident) {
+    EXPECT_FINE(in_child([] {
+        region_start(GIB);
+        core_options.dirty_max = GIB;
+        bool zeroed;
+        struct slice* before = span_alloc(64, 1, &zeroed);
+        struct slice* s = span_alloc(8, 1, &zeroed);
+        memset(address(before), 1, bytes_of(64));
+        memset(address(s), 2, bytes_of(8));
+        span_free(before);
+        struct slice* to = span_move(s, 16, 8, bytes_of(8));
+        ASSERT_NE(to, nullptr);
+        EXPECT_EQ(to, before);
+        EXPECT_EQ(to->span_slices, 24u);
+        EXPECT_EQ(address(to)[bytes_of(8) - 1], 2);
+        for (size_t at = bytes_of(8); at < bytes_of(24); at += os_page_bytes()) {
+            unsigned char there;
+            ASSERT_TRUE(os_resident_pages(address(to) + at, os_page_bytes(), &there));
+            ASSERT_EQ(there & 1, 0) << at;
+        }
+        span_free(to);
+        EXPECT_TRUE(span_check());
+    }));
+}
+
 // Each mapping moves by a call of its own. Where one of the later calls is refused, the first ones are there
 // already: what is left is copied.
 TEST_UNEMULATED(Span, PiecesThatMayNotMoveAreCopied) {
@@ -717,6 +744,45 @@ TEST_UNEMULATED(Span, PiecesThatMayNotMoveAreCopied) {
             EXPECT_TRUE(span_check());
             s = span_alloc(100, 1, &zeroed);
             EXPECT_TRUE(!zeroed || is_zero(address(s), bytes_of(100)));
+        }));
+}
+
+// As of several mappings, since Linux 6.17: those before the one that is refused are there.
+TEST_UNEMULATED(Span, WhatAMoveRefusedHalfWayTookComesBack) {
+    static char *from, *there;
+    static unsigned calls_until_fault;
+    for (bool later : {false, true})
+        EXPECT_FINE(in_child([&] {
+            region_start(GIB);
+            bool zeroed;
+            struct slice* place = span_alloc(64, 1, &zeroed);
+            struct slice* s = span_alloc(8, 1, &zeroed);
+            struct slice* wall = span_alloc(1, 1, &zeroed);
+            memset(address(s), 1, bytes_of(8));
+            s = span_move(s, 16, 0, bytes_of(8)); // one piece and the rest
+            ASSERT_NE(s, nullptr);
+            for (size_t i = 0; i < bytes_of(16); i++) address(s)[i] = static_cast<char>(i / 4096 + 1);
+            span_free(place);
+            from = address(s) + bytes_of(later ? 8 : 0);
+            there = address(place) + bytes_of(later ? 8 : 0);
+            calls_until_fault = later ? 2 : 1;
+            os_fault_hook = [](enum os_call call) {
+                if (call != OS_REMAP || --calls_until_fault != 0) return false;
+                int flags = MREMAP_MAYMOVE | MREMAP_FIXED | MREMAP_DONTUNMAP;
+                EXPECT_EQ(mremap(from, bytes_of(5), bytes_of(5), flags, there), there);
+                return true;
+            };
+            struct slice* to = span_move(s, 24, 0, bytes_of(16));
+            os_fault_hook = nullptr;
+            EXPECT_EQ(calls_until_fault, 0u);
+            EXPECT_EQ(to, later ? place : nullptr);
+            struct slice* now = later ? to : s;
+            for (size_t i = 0; i < bytes_of(16); i++)
+                ASSERT_EQ(address(now)[i], static_cast<char>(i / 4096 + 1)) << i;
+            span_free(now);
+            span_free(wall);
+            EXPECT_EQ(span_totals.moved, 0u);
+            EXPECT_TRUE(span_check());
         }));
 }
 
