@@ -38,10 +38,10 @@ enum slice_kind {
 /* What is known of a free span's pages. DIRTY: some may be resident; its slices' words say which are not. */
 enum span_state { SPAN_DIRTY = 0, SPAN_CLEAN = 1, SPAN_UNCOMMITTED = 2, SPAN_STATES = 3 };
 
-/* MOVED: a large block that came by changing page tables: in mappings of its own. ORPHAN: on the list of ended threads' slabs. KEPT: the
- * active slab of its heap, kept though none, or few, of its blocks were in use. CLOSED: the same, with all
- * its pages holes. FENCED: a large block between inaccessible pages (page/fence.h). EARLY: a slab that was
- * given up before it was full. */
+/* MOVED: a large block that came by changing page tables: in mappings of its own. ORPHAN: on the list of
+ * ended threads' slabs. KEPT: the active slab of its heap, kept though none, or few, of its blocks were in
+ * use. CLOSED: the same, with all its pages holes. FENCED: a large block between inaccessible pages
+ * (page/fence.h). EARLY: a slab that was given up before it was full. */
 enum {
     SLICE_MOVED = 1u,
     SLICE_ORPHAN = 2u,
