@@ -296,7 +296,11 @@ WEIR_FN void* large_realloc(struct slice* s, size_t size) {
     large_tail_take(s);
     bool wasteful = (s->flags & SLICE_MOVED) != 0 && slices < s->span_slices / 3;
     bool resized = !wasteful && (fenced ? fence_resize(s, old_bytes, bytes) : span_resize(s, slices));
-    if (resized) return large_set_bytes(s, old_bytes, bytes);
+    if (resized) {
+        void* p = large_set_bytes(s, old_bytes, bytes);
+        if (bytes < old_bytes) release_poke(); /* what it no longer has is free */
+        return p;
+    }
     size_t content = bytes < old_bytes ? bytes : old_bytes;
     struct slice* to = content < MOVE_MIN ? NULL : large_move(s, bytes, content);
     if (to != NULL) return large_set_bytes(to, old_bytes, bytes);

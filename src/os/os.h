@@ -75,8 +75,11 @@ WEIR_FN bool os_resident_pages(void* p, size_t bytes, unsigned char* there);
  * where the memory is a mapping of the program's. */
 WEIR_FN bool os_peek(const void* from, void* to, size_t bytes);
 /* Move the pages of [from, from+bytes) to [to, to+bytes); both ranges stay mapped, `from` reads as zero
- * afterwards. False: nothing was moved (old kernel, emulator, limit), and `to` may be unmapped. */
+ * afterwards. False: refused (limit, several mappings), and `to` may be unmapped. Nothing was moved then, but
+ * where there are several mappings (Linux 6.17). */
 WEIR_FN bool os_move(void* from, void* to, size_t bytes);
+/* Whether there is such a call: not in old kernels and emulators. */
+WEIR_FN bool os_may_move(void);
 /* Whether the kernel would charge this many bytes to the process now, as a private writable mapping. */
 WEIR_FN bool os_charge_probe(size_t bytes);
 /* Mappings that a process may have (vm.max_map_count); 0: not known. Reads a file. */

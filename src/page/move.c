@@ -34,7 +34,7 @@ WEIR_FN uint32_t span_pieces(const struct slice* s) {
 
 WEIR_FN bool span_may_move(const struct slice* s, size_t slices) {
     return slices <= UINT32_MAX / 4 && !region_commit_strict && !os_memory_is_limited() &&
-           span_is_plausible(slices) &&
+           span_is_plausible(slices) && os_may_move() &&
            load_relaxed(&span_totals.moved) + span_pieces(s) < core_options.map_count_max;
 }
 

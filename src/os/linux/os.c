@@ -250,11 +250,14 @@ static uint32_t move_try(void) {
     return sound ? MOVE_SOUND : MOVE_UNSOUND;
 }
 
-WEIR_FN bool os_move(void* from, void* to, size_t bytes) {
+WEIR_FN bool os_may_move(void) {
     static uint32_t known; /* enum move; Sync: relaxed */
-    if (os_fault(OS_REMAP)) return false;
     if (load_relaxed(&known) == MOVE_UNKNOWN) store_relaxed(&known, move_try());
-    return load_relaxed(&known) == MOVE_SOUND && move(from, to, bytes);
+    return load_relaxed(&known) == MOVE_SOUND;
+}
+
+WEIR_FN bool os_move(void* from, void* to, size_t bytes) {
+    return !os_fault(OS_REMAP) && os_may_move() && move(from, to, bytes);
 }
 
 WEIR_FN bool os_charge_probe(size_t bytes) {
