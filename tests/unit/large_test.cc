@@ -322,8 +322,7 @@ TEST(Large, AsManyPagesAgainTakeNoLock) {
         20));
 }
 
-// Neither can go on where it lies for long: they move seldom, and what they keep to grow into is not
-// resident, whatever was there.
+// Neither can go on where it lies for long: they move seldom.
 TEST_UNEMULATED(Large, TwoThatGrowInTurnsMoveSeldom) {
     EXPECT_FINE(in_child([] {
         start();
