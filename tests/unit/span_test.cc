@@ -680,7 +680,7 @@ TEST_UNEMULATED(Span, RefusedMovesLeaveNoHole) {
         }));
 }
 
-// Whatever was there.
+// The place was another's, who wrote to all of it.
 TEST_UNEMULATED(Span, TheRoomOfWhatMovedIsNotResident) {
     EXPECT_FINE(in_child([] {
         region_start(GIB);
