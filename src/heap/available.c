@@ -227,10 +227,11 @@ static bool is_worth_a_visit(const struct slice* s, const struct slice_pages* r)
     return waiting != 0 && waiting >= slab_frees_to_hole(r);
 }
 
-WEIR_FN bool available_visit(struct heap* h, struct slice* s, const struct slice_pages* r) {
+WEIR_FN bool available_visit(struct heap* h, struct slice* s, const struct slice_pages* r, uint64_t* looked) {
     if (!is_worth_a_visit(s, r)) return false; /* a first look without the lock: what it says may be old */
     os_lock_take(&h->lock);
     if (is_listed_by(h, s) && !release_if_empty(h, s) && is_worth_a_visit(s, r)) {
+        *looked += slab_built_bytes(s);
         /* Before any change: the child of a fork may find the slab half sorted. */
         (void)__atomic_exchange_n(&h->visited, s, __ATOMIC_SEQ_CST);
         if (!slab_sort_as_visitor(s)) store_relaxed(&h->doubted, s);

@@ -379,11 +379,13 @@ WEIR_FN void orphan_give(struct slice* s) {
     if (drained && slab_claim(s)) orphan_put(s);
 }
 
-WEIR_FN void orphan_visit(struct slice* s, const struct slice_pages* r) {
+WEIR_FN void orphan_visit(struct slice* s, const struct slice_pages* r, uint64_t* looked) {
     uint64_t word = load_relaxed(&s->remote); /* relaxed: slab_claim decides */
     uint32_t waiting = remote_count(word);
     if ((word & REMOTE_UNOWNED) == 0 || waiting == 0 || waiting < slab_frees_to_hole(r)) return;
-    if (slab_claim(s)) orphan_put(s);
+    if (!slab_claim(s)) return;
+    *looked += slab_built_bytes(s);
+    orphan_put(s);
 }
 
 static void orphan_forget(struct slice* s, void* context) {

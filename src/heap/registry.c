@@ -400,6 +400,7 @@ WEIR_FN struct heap* heap_attach(void) {
         region_start(core_options.reserve);
         release_start(&heap_empty);
         release_look_hook = heaps_visit;
+        release_growth_hook = heaps_visit_for;
         lock_left_below = os_lock_left_hook;
         os_lock_left_hook = heap_lock_left;
         full_start();

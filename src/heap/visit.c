@@ -12,6 +12,7 @@
 #include "heap/registry.h"
 #include "heap/slab.h"
 #include "os/os.h"
+#include "page/hole.h"
 #include "page/release.h"
 #include "page/span.h"
 
@@ -31,21 +32,25 @@ static void registry_look(void) {
     }
 }
 
-/* A visit: which region, and which of its slices, is next. */
-struct visit {
+/* Which region, and which of its slices. */
+struct visit_place {
     uint32_t row;
     uint32_t slice;
+};
+struct visit {
+    struct visit_place next;
     uint64_t pause_ns; /* for whom it wakes; 0: it gives way to nobody */
     uint64_t owed_ns;  /* not paused yet */
     uint64_t paused_ns;
-    bool woke; /* an owner, just now */
+    uint64_t looked;     /* bytes of blocks that were looked at */
+    uint64_t looked_few; /* after which free_least has to be free, or the visit is over */
+    uint64_t free_least; /* these two: by free_known() */
+    uint64_t free_most;  /* with which it is over, too */
+    bool woke;           /* an owner, just now */
     bool stops;
 };
-/* Where the last one stopped. Sync: the helper. */
-static struct {
-    uint32_t row;
-    uint32_t slice;
-} visit_behind;
+static struct visit_place visit_behind;   /* where the last one stopped. Sync: the helper */
+static struct visit_place visit_for_next; /* where the next one begins that is for growth. Sync: the helper */
 
 /* So long that an owner loses little, and so short that half of a window suffices for all spans. */
 static uint64_t visit_pause_ns(void) {
@@ -72,36 +77,46 @@ static void visit_give_way(struct visit* v) {
     v->stops = !goes_on || v->paused_ns > core_options.release_delay * 1000000 / 2;
 }
 
+/* Bytes that are free and known to be, roughly. */
+static uint64_t free_known(void) { return load_relaxed(&hole_pending) + load_relaxed(&span_totals.dirty); }
+
+static bool visit_suffices(const struct visit* v) {
+    uint64_t bytes = free_known();
+    return bytes >= v->free_most || (v->looked >= v->looked_few && bytes < v->free_least);
+}
+
 /* A first look without a lock: what it says may be old. */
 static void slab_visit(struct slice* s, const struct slice_pages* pages, struct visit* v) {
     if (load_acquire(&s->kind) != SLICE_SLAB) return;
     struct heap* h = owner_heap(load_relaxed(&s->owner));
     if (h == NULL)
-        orphan_visit(s, pages);
+        orphan_visit(s, pages, &v->looked);
     else if (h != heap_self() && load_relaxed(&s->listed) != 0)
-        v->woke = available_visit(h, s, pages) && v->pause_ns != 0;
+        v->woke = available_visit(h, s, pages, &v->looked) && v->pause_ns != 0;
+    v->stops |= v->free_most != 0 && visit_suffices(v);
 }
 
 /* Slabs are found by their records: lists would have to be locked for as long as a visit takes. Up to a slab
- * whose owner was woken. False: there are no more regions. */
+ * whose owner was woken, or with which the visit has seen enough. False: there are no more regions. */
 static bool region_visit(struct visit* v) {
     os_lock_take(&page_lock);
-    bool is_one = v->row < region_count;
-    struct region* r = &regions[is_one ? v->row : 0];
+    bool is_one = v->next.row < region_count;
+    struct region* r = &regions[is_one ? v->next.row : 0];
     uint32_t first = r->first;
     uint32_t frontier = r->frontier;
     bool used = is_one && r->base != 0;     /* a row that is not may become another region's */
     if (used) add_relaxed(&r->visitors, 1); /* under the lock, so that the records stay */
     os_lock_give(&page_lock);
     if (used) {
-        if (v->slice < first) v->slice = first;
-        for (; v->slice < frontier && !v->woke; v->slice++)
-            slab_visit(region_slices(r) + v->slice, (const struct slice_pages*)r->pages + v->slice, v);
+        if (v->next.slice < first) v->next.slice = first;
+        for (; v->next.slice < frontier && !v->woke && !v->stops; v->next.slice++)
+            slab_visit(region_slices(r) + v->next.slice, (const struct slice_pages*)r->pages + v->next.slice,
+                       v);
         __atomic_fetch_sub(&r->visitors, 1, __ATOMIC_RELEASE); /* pairs with span_free */
-        if (v->woke) return true;
+        if (v->woke || v->stops) return true;
     }
-    v->row++;
-    v->slice = 0;
+    v->next.row++;
+    v->next.slice = 0;
     return is_one;
 }
 
@@ -118,9 +133,10 @@ static void kept_visit(bool all) {
 WEIR_FN bool heaps_visit(enum release_look look) {
     bool helps = release_is_helper();
     struct visit v = {0};
-    if (helps && look != RELEASE_LOOK_ALL)
-        v = (struct visit){
-            .row = visit_behind.row, .slice = visit_behind.slice, .pause_ns = visit_pause_ns()};
+    if (helps && look != RELEASE_LOOK_ALL) {
+        v.next = visit_behind;
+        v.pause_ns = visit_pause_ns();
+    }
     /* A handler that forked here would leave its child a slab that is half changed. */
     uint64_t signals;
     bool blocked = os_signals_block(&signals);
@@ -129,11 +145,24 @@ WEIR_FN bool heaps_visit(enum release_look look) {
     while (!v.stops && region_visit(&v))
         if (v.woke) visit_give_way(&v); /* with nothing in its hands */
     if (blocked) os_signals_restore(signals);
-    if (helps) {
-        visit_behind.row = v.stops ? v.row : 0;
-        visit_behind.slice = v.stops ? v.slice : 0;
-    }
+    if (helps) visit_behind = v.stops ? v.next : (struct visit_place){0};
     return v.stops;
+}
+
+WEIR_FN bool heaps_visit_for(uint64_t bytes) {
+    enum { looked_part = 3, ahead = 4 };
+    uint64_t before = free_known();
+    struct visit v = {.next = visit_for_next,
+                      .looked_few = looked_part * bytes,
+                      .free_least = before + bytes,
+                      .free_most = before + ahead * bytes};
+    for (unsigned rounds = 0; rounds < 2 && !v.stops; rounds++) {
+        while (!v.stops && region_visit(&v)) {
+        }
+        if (!v.stops) v.next = (struct visit_place){0};
+    }
+    visit_for_next = v.next;
+    return free_known() >= v.free_least;
 }
 
 WEIR_FN void heaps_visit_asked(void) {

@@ -17,6 +17,10 @@
  * the last visit. With no lock held. True, in the helper: it gave way to
  * owners at work, or was told something, and is to go on. */
 WEIR_FN bool heaps_visit(enum release_look look);
+/* Visit slabs, on from where the last such visit ended, until four times `bytes` of their pages became holes,
+ * or fewer than `bytes` of the first three times as much that it looked at. In the helper, with no lock held.
+ * Whether `bytes` did. */
+WEIR_FN bool heaps_visit_for(uint64_t bytes);
 /* Visit all heaps for a program that asked for it, and may ask again and again: there is a millisecond at
  * least between two such visits. What is freed meanwhile the next one finds, or the helper. */
 WEIR_FN void heaps_visit_asked(void);

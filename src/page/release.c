@@ -39,6 +39,7 @@ WEIR_VAR uint32_t release_busy __attribute__((aligned(64)));
 WEIR_VAR uint64_t release_owed __attribute__((aligned(64)));
 WEIR_VAR uint64_t release_parked;
 WEIR_VAR bool (*release_look_hook)(enum release_look look);
+WEIR_VAR bool (*release_growth_hook)(uint64_t bytes);
 WEIR_VAR void (*release_tick_hook)(void);
 WEIR_VAR uint64_t (*release_above_hook)(uint64_t* shrunk);
 WEIR_VAR uint64_t release_above;
@@ -68,8 +69,13 @@ static uint64_t since_busy_ns;
 static uint64_t since_window_ns;
 static uint64_t since_marked_ns;
 static uint64_t last_cpu_ns;
-static bool stirred;  /* Sync: the helper; something was poked since all heaps were looked at */
-static bool unlooked; /* Sync: the helper; the last look at the heaps is not finished */
+static bool stirred;              /* Sync: the helper; something was poked since all heaps were looked at */
+static bool unlooked;             /* Sync: the helper; the last look at the heaps is not finished */
+static bool growth_found;         /* Sync: the helper; this and the rest: see growth_look */
+static uint64_t growth_owed;      /* release_owed at the last look */
+static uint64_t growth_went;      /* at the last step */
+static uint64_t growth_refaulted; /* release_totals.refaulted then */
+static uint32_t growth_waits = 1; /* so many times as much has to be owed */
 
 /* What is being purged. Sync: release_lock. */
 struct batch {
@@ -491,14 +497,54 @@ static void alone_start(void) {
     store_relaxed(&release_state, (uint32_t)RELEASE_ALONE);
 }
 
-/* The heap grows: as much of what it did not need for a while goes. */
-static void helper_growth(void) {
-    if (!pass_start()) return;
+/* Whether half of what is in use may be free, by what is owed since the last look. */
+static bool growth_is_due(void) {
+    enum { owed_least = 32 * MIB };
+    uint64_t owed = load_relaxed(&release_owed);
+    uint64_t live = load_relaxed(&span_totals.live) + load_relaxed(&release_totals.refaulted);
+    uint64_t away = load_relaxed(&span_totals.purged);
+    uint64_t least = live > away && (live - away) / 2 > owed_least ? (live - away) / 2 : owed_least;
+    if (owed < growth_owed) growth_owed = 0; /* all was looked at since */
+    return owed - growth_owed >= least * growth_waits;
+}
+
+static void growth_ends(void) {
+    enum { waits_most = 16 };
+    growth_found = false;
+    if (growth_waits < waits_most) growth_waits *= 2;
+}
+
+/* The heap grew by `bytes` more than is known to be free: whether there is more. As long as there is, looks
+ * go on; else they wait for frees, and for more of them after one that found little at once. */
+static void growth_look(uint64_t bytes) {
+    if (release_growth_hook == NULL || (!growth_found && !growth_is_due())) return;
+    bool found = release_growth_hook(bytes);
+    growth_owed = load_relaxed(&release_owed);
+    if (found) growth_waits = 1;
+    if (!found && !growth_found) growth_ends();
+    growth_found = found;
+}
+
+static uint64_t growth_pass(enum purge what, uint64_t bytes) {
+    if (!pass_start()) return bytes;
     purged_in_quiet = false;
-    uint64_t bytes = load_relaxed(&grown);
-    holes_pass(PURGE_GROWN, bytes - grown_seen);
-    grown_seen = bytes;
+    uint64_t went = holes_pass(what, bytes);
     os_lock_give(&release_lock);
+    return went;
+}
+
+/* The heap grows: as much goes of what it did not need for a while; or of all that is free, where much is,
+ * and less than half of what went so the last time is in use again. */
+static void helper_growth(void) {
+    uint64_t bytes = load_relaxed(&grown) - grown_seen;
+    uint64_t refaulted = load_relaxed(&release_totals.refaulted);
+    grown_seen += bytes;
+    if (growth_found && refaulted - growth_refaulted > growth_went / 2 + MIB) growth_ends();
+    growth_refaulted = refaulted;
+    growth_went = growth_pass(growth_found ? PURGE_YOUNG : PURGE_GROWN, bytes);
+    if (growth_went >= bytes) return;
+    growth_look(bytes - growth_went);
+    if (growth_found) growth_went += growth_pass(PURGE_YOUNG, bytes - growth_went);
 }
 
 /* Sleep until `until`, or until somebody wakes the helper, or memory is short: then all goes. */

@@ -43,6 +43,10 @@ enum release_look { RELEASE_LOOK_ON, RELEASE_LOOK_DUE, RELEASE_LOOK_ALL };
 /* Called before a pass, with no lock of a rank from LOCK_HEAP on held: make holes of that. True: something is
  * left; RELEASE_LOOK_ALL leaves nothing. Set by the heap layer. */
 WEIR_VAR_DECL bool (*release_look_hook)(enum release_look look);
+/* Called by the helper where the heap grew by `bytes`, with no lock held: make holes of as much, or somewhat
+ * more, unless a look at three times as much shows that less than a third is free. True: they came. Set by
+ * the heap layer. */
+WEIR_VAR_DECL bool (*release_growth_hook)(uint64_t bytes);
 /* Called at the end of each of the helper's windows, with no lock held. Set by the api layer. */
 WEIR_VAR_DECL void (*release_tick_hook)(void);
 

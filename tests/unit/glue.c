@@ -95,6 +95,7 @@ void unit_collect(void) { heap_collect(); }
 void unit_clear(void* p, size_t bytes) { heap_clear(p, bytes); }
 void unit_visit(bool all) { (void)heaps_visit(all ? RELEASE_LOOK_ALL : RELEASE_LOOK_DUE); }
 bool unit_look(unsigned look) { return heaps_visit((enum release_look)look); }
+bool unit_visit_for(uint64_t bytes) { return heaps_visit_for(bytes); }
 void unit_visit_asked(void) { heaps_visit_asked(); }
 struct heap* unit_self(void) { return heap_self() == &heap_empty ? NULL : heap_self(); }
 void unit_fork_prepare(void) {

@@ -35,6 +35,7 @@ void unit_collect(void);
 void unit_clear(void* p, size_t bytes);
 void unit_visit(bool all);
 bool unit_look(unsigned look); /* enum release_look */
+bool unit_visit_for(uint64_t bytes);
 void unit_visit_asked(void);
 /* The calling thread's heap; NULL: it has none. */
 struct heap* unit_self(void);

@@ -277,6 +277,91 @@ TEST_UNSANITIZED(Release, GrowthReturnsNoMoreThanItTook) {
     }));
 }
 
+std::atomic<unsigned> growth_looks;
+std::atomic<bool> growth_finds;
+
+bool growth_counted(uint64_t) {
+    growth_looks++;
+    return growth_finds;
+}
+
+// The heap grows by 8 MiB or somewhat more, which the helper has seen when this returns.
+void helper_sees_growth() {
+    const unsigned looks = growth_looks;
+    const uint64_t gone = purged();
+    filled(9 << 20);
+    for (int i = 0; i < 200 && growth_looks == looks && purged() == gone; i++) usleep(1000);
+    os_lock_take(&release_lock); // not in the middle of a pass
+    os_lock_give(&release_lock);
+    usleep(2000); // and past what comes right after it
+}
+
+// Where a heap grows of which much was freed, and not looked at yet, it is looked at; less often where little
+// is found, and at each step as long as much is.
+// Absent: sanitizers let no helper be
+TEST_UNSANITIZED(Release, GrowthLooksWhereMuchWasFreed) {
+    EXPECT_FINE(in_child([] {
+        windows_are_endless(":release_floor=0:hugepages=never");
+        unit_attach();
+        Blocks blocks;
+        while (blocks.all.size() < 24000) blocks.alloc(1024);
+        for (size_t i = blocks.all.size(); i-- != 0;)
+            if (i % 60 != 0) blocks.free(i); // at least one block of each slab stays
+        unit_collect();                      // 21 MiB of holes
+        release_growth_hook = growth_counted;
+        release_poke();
+        helper_sees_growth();
+        EXPECT_EQ(growth_looks, 0u); // nothing is owed
+        store_relaxed(&release_owed, uint64_t{64} << 20);
+        helper_sees_growth();
+        EXPECT_EQ(growth_looks, 1u);
+        EXPECT_EQ(purged(), 0u); // not old, and nothing says that there is much
+        store_relaxed(&release_owed, uint64_t{120} << 20);
+        helper_sees_growth();
+        EXPECT_EQ(growth_looks, 1u);
+        growth_finds = true;
+        store_relaxed(&release_owed, uint64_t{256} << 20);
+        helper_sees_growth();
+        EXPECT_EQ(growth_looks, 2u);
+        EXPECT_GE(purged(), uint64_t{8} << 20);
+        helper_sees_growth();
+        EXPECT_EQ(growth_looks, 2u); // there was enough
+        EXPECT_GE(purged(), uint64_t{16} << 20);
+        EXPECT_LE(purged(), uint64_t{19} << 20);
+        helper_sees_growth();
+        helper_sees_growth();
+        EXPECT_EQ(growth_looks, 4u); // nothing left: looked for, whatever is owed
+        growth_finds = false;
+        helper_sees_growth();
+        helper_sees_growth();
+        EXPECT_EQ(growth_looks, 5u);
+    }));
+}
+
+// What came back at once was needed: no more of it goes.
+TEST_UNSANITIZED(Release, GrowthTakesNoMoreOfWhatComesBack) {
+    EXPECT_FINE(in_child([] {
+        windows_are_endless(":release_floor=0:hugepages=never");
+        unit_attach();
+        Blocks blocks;
+        while (blocks.all.size() < 48000) blocks.alloc(1024);
+        for (size_t i = blocks.all.size(); i-- != 0;)
+            if (i % 60 != 0) blocks.free(i);
+        unit_collect();
+        release_growth_hook = growth_counted;
+        growth_finds = true;
+        store_relaxed(&release_owed, uint64_t{256} << 20);
+        release_poke();
+        helper_sees_growth();
+        EXPECT_EQ(growth_looks, 1u);
+        const uint64_t gone = purged();
+        EXPECT_GE(gone, uint64_t{8} << 20);
+        release_refaulted(gone);
+        helper_sees_growth();
+        EXPECT_EQ(purged(), gone);
+    }));
+}
+
 // Where there is no helper, and before a window ends: half of what is too much goes.
 TEST(Release, AloneDirtyHolesHaveABound) {
     EXPECT_FINE(in_child([] {

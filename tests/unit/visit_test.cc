@@ -98,6 +98,66 @@ TEST_UNEMULATED(Visit, FindsWhatTheOwnerCountsAsInUse) {
 TEST_UNEMULATED(Visit, FindsItWithReleaseOff) { owner_sleeps_in_all_ways(64, ":release=off"); }
 TEST_UNEMULATED(Visit, FindsItWithChecksAtTheCall) { owner_sleeps_in_all_ways(1000, ":checks=full"); }
 
+// The owner has 12 MiB of blocks and sleeps; others free those for which `frees` holds.
+std::vector<void*> owner_has(Owner& owner, const std::function<bool(size_t)>& frees) {
+    std::vector<void*> all, kept;
+    owner.does([&] {
+        while (all.size() < 12000) all.push_back(unit_alloc(1000));
+    });
+    for (size_t i = 0; i < all.size(); i++) {
+        if (frees(i))
+            unit_free(all[i]);
+        else
+            kept.push_back(all[i]);
+    }
+    unit_collect(); // sends what waits to be sent
+    return kept;
+}
+
+// For 1 MiB that the heap grew by a visitor makes 4 MiB of holes, and then goes on where it was.
+TEST_UNEMULATED(Visit, ForGrowthTakesWhatIsNeededOfMuch) {
+    EXPECT_FINE(in_child([] {
+        windows_are_endless();
+        unit_attach();
+        Owner owner;
+        std::vector<void*> kept = owner_has(owner, [](size_t i) { return i % 64 != 0; });
+        const uint64_t mib = uint64_t{1} << 20;
+        uint64_t before = load_relaxed(&hole_pending);
+        for (int i = 0; i < 2; i++) {
+            EXPECT_TRUE(unit_visit_for(mib));
+            const uint64_t after = load_relaxed(&hole_pending);
+            EXPECT_GE(after - before, 4 * mib);
+            EXPECT_LE(after - before, 4 * mib + SLICE_BYTES);
+            before = after;
+        }
+        unit_visit_for(mib);
+        EXPECT_GE(load_relaxed(&hole_pending), 10 * mib);
+        EXPECT_FALSE(unit_visit_for(mib)); // nothing is left
+        for (void* p : kept) unit_free(p);
+    }));
+}
+
+// Of 3 MiB hardly a page is free: it looks at no more, and the next one at others.
+TEST_UNEMULATED(Visit, ForGrowthStopsWhereLittleIsFree) {
+    EXPECT_FINE(in_child([] {
+        windows_are_endless();
+        unit_attach();
+        Owner owner;
+        std::vector<void*> kept = owner_has(owner, [](size_t i) { return i % 4 == 0; });
+        std::set<struct slice*> slabs;
+        for (void* p : kept) slabs.insert(unit_slice(p));
+        const size_t share = (size_t{3} << 20) / SLICE_BYTES;
+        for (size_t i = 1; i <= 2; i++) {
+            EXPECT_FALSE(unit_visit_for(uint64_t{1} << 20));
+            const size_t sorted = static_cast<size_t>(std::count_if(
+                slabs.begin(), slabs.end(), [](struct slice* s) { return slice_pages(s)->sorted != 0; }));
+            EXPECT_GE(sorted, i * share);
+            EXPECT_LE(sorted, i * (share + 2)); // a slab is not full of blocks to the last byte
+        }
+        for (void* p : kept) unit_free(p);
+    }));
+}
+
 uint64_t now_ns() {
     struct timespec t;
     clock_gettime(CLOCK_MONOTONIC, &t);
