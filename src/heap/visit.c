@@ -44,7 +44,7 @@ struct visit {
     uint64_t paused_ns;
     uint64_t looked;     /* bytes of blocks that were looked at */
     uint64_t looked_few; /* after which free_least has to be free, or the visit is over */
-    uint64_t free_least; /* these two: by free_known() */
+    uint64_t free_least; /* these two: by hole_pending */
     uint64_t free_most;  /* with which it is over, too */
     bool woke;           /* an owner, just now */
     bool stops;
@@ -64,25 +64,24 @@ static uint64_t visit_pause_ns(void) {
  * faster than who wakes up: the owner would sleep for one slab after the other. So a visitor pauses for whom
  * it woke, no longer than half of the time between two looks, and goes on at the next one. Not where all is
  * looked at, since memory is short or the process was quiet, or in threads of the program, whose own time
- * that would be. */
+ * that would be. For growth it pauses for less: its look is short. */
 static void visit_give_way(struct visit* v) {
     enum { least = 100000 };
     v->woke = false;
     v->owed_ns += v->pause_ns;
     if (v->owed_ns < least) return;
     uint64_t before = os_clock_ns();
-    bool goes_on = release_pause(v->owed_ns);
+    bool goes_on = release_pause(v->owed_ns, v->free_most != 0);
     v->owed_ns = 0;
     v->paused_ns += os_clock_ns() - before;
-    v->stops = !goes_on || v->paused_ns > core_options.release_delay * 1000000 / 2;
+    v->stops |= !goes_on || v->paused_ns > core_options.release_delay * 1000000 / 2;
 }
 
-/* Bytes that are free and known to be, roughly. */
-static uint64_t free_known(void) { return load_relaxed(&hole_pending) + load_relaxed(&span_totals.dirty); }
-
+/* Of a visit for growth: whether it has found what it is for, or that there is little. */
 static bool visit_suffices(const struct visit* v) {
-    uint64_t bytes = free_known();
-    return bytes >= v->free_most || (v->looked >= v->looked_few && bytes < v->free_least);
+    uint64_t bytes = load_relaxed(&hole_pending);
+    return bytes >= v->free_most || (v->looked >= v->looked_few && bytes < v->free_least) ||
+           release_helper_ends();
 }
 
 /* A first look without a lock: what it says may be old. */
@@ -151,18 +150,20 @@ WEIR_FN bool heaps_visit(enum release_look look) {
 
 WEIR_FN bool heaps_visit_for(uint64_t bytes) {
     enum { looked_part = 3, ahead = 4 };
-    uint64_t before = free_known();
+    enum { pause_ns = 25000 }; /* of four that it wakes one pause, as long as waking up takes */
+    uint64_t before = load_relaxed(&hole_pending);
     struct visit v = {.next = visit_for_next,
+                      .pause_ns = pause_ns,
                       .looked_few = looked_part * bytes,
                       .free_least = before + bytes,
                       .free_most = before + ahead * bytes};
     for (unsigned rounds = 0; rounds < 2 && !v.stops; rounds++) {
-        while (!v.stops && region_visit(&v)) {
-        }
+        while (!v.stops && region_visit(&v))
+            if (v.woke) visit_give_way(&v);
         if (!v.stops) v.next = (struct visit_place){0};
     }
     visit_for_next = v.next;
-    return free_known() >= v.free_least;
+    return load_relaxed(&hole_pending) >= v.free_least;
 }
 
 WEIR_FN void heaps_visit_asked(void) {

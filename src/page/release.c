@@ -75,7 +75,8 @@ static bool growth_found;         /* Sync: the helper; this and the rest: see gr
 static uint64_t growth_owed;      /* release_owed at the last look */
 static uint64_t growth_went;      /* at the last step */
 static uint64_t growth_refaulted; /* release_totals.refaulted then */
-static uint32_t growth_waits = 1; /* so many times as much has to be owed */
+static uint32_t growth_waits;     /* for so many parts of growth, */
+static uint64_t growth_grown;     /* from here on, by grown_seen */
 
 /* What is being purged. Sync: release_lock. */
 struct batch {
@@ -462,6 +463,7 @@ static void helper_look(void) {
         holes_pass(PURGE_YOUNG, UINT64_MAX);
     } else if (since_window_ns >= load_relaxed(&release_totals.window_ns)) {
         since_window_ns = since_marked_ns = 0;
+        growth_waits /= 2;
         window_pass();
     } else if (since_marked_ns >= release_totals.window_ns / MARKS && since_marked_ns > elapsed) {
         since_marked_ns = 0;
@@ -497,32 +499,48 @@ static void alone_start(void) {
     store_relaxed(&release_state, (uint32_t)RELEASE_ALONE);
 }
 
-/* Whether half of what is in use may be free, by what is owed since the last look. */
-static bool growth_is_due(void) {
-    enum { owed_least = 32 * MIB };
+/* Half of what is resident, about: what was purged may have been of slabs that are gone. */
+static uint64_t growth_least(void) {
+    enum { least = 32 * MIB };
+    uint64_t live = load_relaxed(&span_totals.live);
+    uint64_t away = load_relaxed(&span_totals.purged) - load_relaxed(&release_totals.refaulted);
+    uint64_t resident = away < live / 4 * 3 ? live - away : live / 4;
+    return resident / 2 > least ? resident / 2 : least;
+}
+
+/* Whether by what is owed since the last look so much may be free. */
+static bool growth_is_owed(uint64_t least) {
     uint64_t owed = load_relaxed(&release_owed);
-    uint64_t live = load_relaxed(&span_totals.live) + load_relaxed(&release_totals.refaulted);
-    uint64_t away = load_relaxed(&span_totals.purged);
-    uint64_t least = live > away && (live - away) / 2 > owed_least ? (live - away) / 2 : owed_least;
     if (owed < growth_owed) growth_owed = 0; /* all was looked at since */
-    return owed - growth_owed >= least * growth_waits;
+    return owed - growth_owed >= least;
 }
 
+/* Until the heap has grown by a part, no more of what is not old: what went came back, or little was found.
+ */
 static void growth_ends(void) {
-    enum { waits_most = 16 };
+    enum { first = 2, most = 8 };
     growth_found = false;
-    if (growth_waits < waits_most) growth_waits *= 2;
+    growth_grown = grown_seen;
+    growth_waits = growth_waits == 0 ? first : growth_waits < most ? growth_waits * 2 : most;
 }
 
-/* The heap grew by `bytes` more than is known to be free: whether there is more. As long as there is, looks
- * go on; else they wait for frees, and for more of them after one that found little at once. */
+/* The heap grew by `bytes` more than could be returned at once: whether there is more, by what is known or by
+ * a look. As long as looks find something they go on; else they wait for frees. */
 static void growth_look(uint64_t bytes) {
-    if (release_growth_hook == NULL || (!growth_found && !growth_is_due())) return;
-    bool found = release_growth_hook(bytes);
+    enum { part = 4 };
+    const uint64_t most = 2 * GROWTH_STEP; /* so that a look does not last */
+    bool found_before = growth_found;
+    if (!growth_found) {
+        uint64_t least = growth_least();
+        if (grown_seen - growth_grown < least / part * growth_waits) return;
+        growth_found = load_relaxed(&hole_pending) >= least;
+        if (growth_found || !growth_is_owed(least)) return;
+    }
+    if (release_growth_hook == NULL) return;
+    growth_found = release_growth_hook(bytes < most ? bytes : most);
     growth_owed = load_relaxed(&release_owed);
-    if (found) growth_waits = 1;
-    if (!found && !growth_found) growth_ends();
-    growth_found = found;
+    if (growth_found) growth_waits = 0;
+    if (!growth_found && !found_before) growth_ends();
 }
 
 static uint64_t growth_pass(enum purge what, uint64_t bytes) {
@@ -531,6 +549,14 @@ static uint64_t growth_pass(enum purge what, uint64_t bytes) {
     uint64_t went = holes_pass(what, bytes);
     os_lock_give(&release_lock);
     return went;
+}
+
+/* A helper knows nothing of what came back while there was none. */
+static void growth_starts(void) {
+    growth_found = false;
+    growth_grown = grown_seen;
+    growth_went = 0;
+    growth_refaulted = load_relaxed(&release_totals.refaulted);
 }
 
 /* The heap grows: as much goes of what it did not need for a while; or of all that is free, where much is,
@@ -590,11 +616,14 @@ static void helper_above(void) {
 
 WEIR_FN bool release_is_helper(void) { return load_relaxed(&helper_self) == arch_thread_pointer(); }
 
-WEIR_FN bool release_pause(uint64_t ns) {
+WEIR_FN bool release_pause(uint64_t ns, bool grows) {
     uint32_t word = load_acquire(&helper_word);
-    if (word == HELPER_SLEEPS) os_futex_wait_for(&helper_word, word, ns);
-    return load_acquire(&helper_word) == HELPER_SLEEPS;
+    if (word == HELPER_SLEEPS || (word == HELPER_GROWTH && grows)) os_futex_wait_for(&helper_word, word, ns);
+    word = load_acquire(&helper_word);
+    return word == HELPER_SLEEPS || (word == HELPER_GROWTH && grows);
 }
+
+WEIR_FN bool release_helper_ends(void) { return load_acquire(&helper_word) == HELPER_ENDS; }
 
 static void helper_body(void* unused) {
     (void)unused;
@@ -605,6 +634,7 @@ static void helper_body(void* unused) {
     bool watches = core_options.pressure != 0 && os_pressure_open();
     const uint64_t delay = core_options.release_delay * 1000000;
     uint64_t look = os_clock_ns();
+    growth_starts();
     for (unsigned quiet = 0; quiet < QUIET_WINDOWS || !helper_retires();) {
         /* From when the last one was due on, since it may have taken long. */
         uint64_t now = os_clock_ns();

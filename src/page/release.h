@@ -83,8 +83,11 @@ WEIR_FN bool release_wait(const struct slice* s);
 /* Whether the calling thread is the helper. */
 WEIR_FN bool release_is_helper(void);
 /* The helper, in the middle of what it does: sleep for `ns`, or until it is told something. False: it was,
- * and is to come to an end with that. */
-WEIR_FN bool release_pause(uint64_t ns);
+ * and is to come to an end with that. `grows`: it does it since the heap grows, and goes on where the heap
+ * has grown further. */
+WEIR_FN bool release_pause(uint64_t ns, bool grows);
+/* Whether it was told to end. */
+WEIR_FN bool release_helper_ends(void);
 /* End the helper thread and wait for its end. */
 WEIR_FN void release_helper_stop(void);
 /* After each release_helper_stop: from now on it may be made again. */

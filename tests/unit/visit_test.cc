@@ -138,6 +138,24 @@ TEST_UNSANITIZED(Visit, ForGrowthTakesWhatIsNeededOfMuch) {
     }));
 }
 
+// Whoever ends the helper waits for no look.
+TEST_UNSANITIZED(Visit, ForGrowthEndsWithTheHelper) {
+    EXPECT_FINE(in_child([] {
+        windows_are_endless(":release_floor=0");
+        unit_attach();
+        Owner owner;
+        std::vector<void*> kept = owner_has(owner, [](size_t i) { return i % 64 != 0; });
+        release_poke();
+        EXPECT_EQ(load_relaxed(&release_state), RELEASE_HELPER);
+        release_helper_stop();
+        const uint64_t before = load_relaxed(&hole_pending);
+        EXPECT_FALSE(unit_visit_for(uint64_t{1} << 20));
+        EXPECT_LE(load_relaxed(&hole_pending) - before, SLICE_BYTES);
+        release_helper_allow();
+        for (void* p : kept) unit_free(p);
+    }));
+}
+
 // Of 3 MiB hardly a page is free: it looks at no more, and the next one at others.
 TEST_UNSANITIZED(Visit, ForGrowthStopsWhereLittleIsFree) {
     EXPECT_FINE(in_child([] {
