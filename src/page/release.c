@@ -73,10 +73,12 @@ static bool stirred;              /* Sync: the helper; something was poked since
 static bool unlooked;             /* Sync: the helper; the last look at the heaps is not finished */
 static bool growth_found;         /* Sync: the helper; this and the rest: see growth_look */
 static uint64_t growth_owed;      /* release_owed at the last look */
-static uint64_t growth_went;      /* at the last step */
-static uint64_t growth_refaulted; /* release_totals.refaulted then */
-static uint32_t growth_waits;     /* for so many parts of growth, */
-static uint64_t growth_grown;     /* from here on, by grown_seen */
+static uint64_t growth_went;      /* at the last steps */
+static uint64_t growth_back;      /* at the last steps */
+static uint64_t growth_refaulted; /* release_totals.refaulted at the last one */
+enum { growth_waits_most = 8 };
+static uint32_t growth_waits; /* for so many parts of growth, */
+static uint64_t growth_grown; /* from here on, by grown_seen */
 
 /* What is being purged. Sync: release_lock. */
 struct batch {
@@ -515,32 +517,29 @@ static bool growth_is_owed(uint64_t least) {
     return owed - growth_owed >= least;
 }
 
-/* Until the heap has grown by a part, no more of what is not old: what went came back, or little was found.
- */
-static void growth_ends(void) {
-    enum { first = 2, most = 8 };
+/* No more of what is not old goes until the heap has grown by so many parts. */
+static void growth_ends(uint32_t waits) {
     growth_found = false;
     growth_grown = grown_seen;
-    growth_waits = growth_waits == 0 ? first : growth_waits < most ? growth_waits * 2 : most;
+    growth_waits = waits < growth_waits_most ? waits : growth_waits_most;
 }
 
 /* The heap grew by `bytes` more than could be returned at once: whether there is more, by what is known or by
  * a look. As long as looks find something they go on; else they wait for frees. */
 static void growth_look(uint64_t bytes) {
-    enum { part = 4 };
+    enum { part = 4, first = 2 };
     const uint64_t most = 2 * GROWTH_STEP; /* so that a look does not last */
     bool found_before = growth_found;
     if (!growth_found) {
         uint64_t least = growth_least();
         if (grown_seen - growth_grown < least / part * growth_waits) return;
-        growth_found = load_relaxed(&hole_pending) >= least;
-        if (growth_found || !growth_is_owed(least)) return;
+        if (!growth_is_owed(least)) return;
     }
     if (release_growth_hook == NULL) return;
     growth_found = release_growth_hook(bytes < most ? bytes : most);
     growth_owed = load_relaxed(&release_owed);
     if (growth_found) growth_waits = 0;
-    if (!growth_found && !found_before) growth_ends();
+    if (!growth_found && !found_before) growth_ends(growth_waits == 0 ? first : growth_waits * 2);
 }
 
 static uint64_t growth_pass(enum purge what, uint64_t bytes) {
@@ -555,22 +554,28 @@ static uint64_t growth_pass(enum purge what, uint64_t bytes) {
 static void growth_starts(void) {
     growth_found = false;
     growth_grown = grown_seen;
-    growth_went = 0;
+    growth_went = growth_back = 0;
     growth_refaulted = load_relaxed(&release_totals.refaulted);
 }
 
-/* The heap grows: as much goes of what it did not need for a while; or of all that is free, where much is,
- * and less than half of what went so the last time is in use again. */
+/* Whether half of what went for growth, most of all at the last steps, is in use again. */
+static bool growth_comes_back(void) {
+    uint64_t refaulted = load_relaxed(&release_totals.refaulted);
+    growth_went -= growth_went / 4;
+    growth_back += refaulted - growth_refaulted - growth_back / 4;
+    growth_refaulted = refaulted;
+    return growth_back > growth_went / 2 + MIB;
+}
+
+/* The heap grows: as much goes of what it did not need for a while; or of all that is free, where much is. */
 static void helper_growth(void) {
     uint64_t bytes = load_relaxed(&grown) - grown_seen;
-    uint64_t refaulted = load_relaxed(&release_totals.refaulted);
     grown_seen += bytes;
-    if (growth_found && refaulted - growth_refaulted > growth_went / 2 + MIB) growth_ends();
-    growth_refaulted = refaulted;
-    growth_went = growth_pass(growth_found ? PURGE_YOUNG : PURGE_GROWN, bytes);
-    if (growth_went >= bytes) return;
-    growth_look(bytes - growth_went);
-    if (growth_found) growth_went += growth_pass(PURGE_YOUNG, bytes - growth_went);
+    if (growth_comes_back() && growth_found) growth_ends(growth_waits_most);
+    uint64_t went = growth_pass(growth_found ? PURGE_YOUNG : PURGE_GROWN, bytes);
+    if (went < bytes) growth_look(bytes - went);
+    if (went < bytes && growth_found) went += growth_pass(PURGE_YOUNG, bytes - went);
+    growth_went += went;
 }
 
 /* Sleep until `until`, or until somebody wakes the helper, or memory is short: then all goes. */
