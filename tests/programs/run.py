@@ -377,7 +377,7 @@ def measure(run, places, options):
             return options.bounded
         return options.bounded and ours_s > plain_s * run.ratio_max and ours_s - plain_s > SLOWER_MIN_S
 
-    rounds(options.rounds or run.rounds)
+    rounds(options.rounds or (1 if options.bounded else run.rounds))
     for _ in range(ROUNDS_MORE):
         if is_slower():
             rounds(1)

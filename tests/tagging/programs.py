@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 # programs.py: real programs for aarch64 with tagging on: what they print and how they end must be the same as
-# without the library, and each of their processes must have run with tags.
+# without the library, and each of their processes must have run with tags. Each program runs in one mode, in turn,
+# unless --each: the heap does not know when the processor compares.
 #
 # The scripts are those of tests/programs, which say `perl` and mean whatever comes first on PATH: here a small
 # wrapper that starts the emulator; python3.sh beside this file is another. It deliberately knows nothing of what
@@ -126,7 +127,7 @@ def witness_judge(program, lines, args, mode):
         raise Failure(f"{mode}: nothing is known of {', '.join(missing)}")
 
 
-def measure(program, args):
+def measure(program, args, modes):
     """The seconds of each mode, or Failure."""
     with tempfile.TemporaryDirectory(prefix="tagging-programs.") as name:
         top = pathlib.Path(name)
@@ -134,7 +135,6 @@ def measure(program, args):
         data.mkdir()
         for generator in program.generators:
             generator(data, program.scale)
-        modes = args.modes.split(",")
         with ThreadPoolExecutor(os.cpu_count()) as pool:
             runs = {mode: pool.submit(execute, program, args, mode, top, data) for mode in (*modes, None)}
         plain_status, plain, seconds, _ = runs[None].result()
@@ -157,20 +157,26 @@ def main():
     emulator.arguments(parser)
     parser.add_argument("--witness", required=True, help="libtagging_witness.so")
     parser.add_argument("--modes", default="sync,async", help="of off, sync, async")
+    parser.add_argument("--each", action="store_true", help="each program in each mode")
     parser.add_argument("--only", default="", help="only programs whose name contains this")
     args = parser.parse_args()
     for name in ("emulator", "root", "lib", "witness"):
         setattr(args, name, pathlib.Path(getattr(args, name)).absolute())
-    passed = failed = 0
-    for program in PROGRAMS:
-        if args.only not in program.name:
-            continue
+    modes = args.modes.split(",")
+    chosen = [(program, modes if args.each else [modes[turn % len(modes)]])
+              for turn, program in enumerate(PROGRAMS) if args.only in program.name]
+
+    def told(program, its):
         try:
-            print(f"ok      {program.name}: {measure(program, args)}", flush=True)
-            passed += 1
+            line, good = f"ok      {program.name}: {measure(program, args, its)}", True
         except Failure as failure:
-            print(f"FAILED  {program.name}: {failure}", flush=True)
-            failed += 1
+            line, good = f"FAILED  {program.name}: {failure}", False
+        print(line, flush=True)
+        return good
+
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        good = list(pool.map(lambda one: told(*one), chosen))
+    passed, failed = sum(good), len(good) - sum(good)
     print(f"{passed} passed, {failed} failed")
     return failed != 0 or passed == 0
 

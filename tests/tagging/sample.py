@@ -77,13 +77,14 @@ def main():
     print("| misuse | tags compared | must be caught | programs | caught |\n|---|---|---|---:|---:|")
     passed, wrong = 0, []
     with ThreadPoolExecutor(JOBS) as pool:
+        rates = pool.submit(run, args, "sync", ["rates", args.trials])
         for mode in MODES:
             done = list(pool.map(lambda p: run(args, mode, ["programs", p[0], p[1] - p[0]]), parts))
             lines = [line for out, _ in done for line in out]
             wrong += [what for _, what in done if what]
             good, bad = judge_programs(mode, lines)
             passed, wrong = passed + good, wrong + bad
-        lines, what = run(args, "sync", ["rates", args.trials])
+        lines, what = rates.result()
         good, bad = judge_rates(lines)
         passed, wrong = passed + good, wrong + bad + ([what] if what else [])
     for what in wrong[:40]:

@@ -35,6 +35,11 @@
 #    define UNIT_EMULATED 0
 #endif
 constexpr bool unit_sanitized = UNIT_SANITIZED;
+#ifdef __OPTIMIZE__
+constexpr bool unit_optimized = true;
+#else
+constexpr bool unit_optimized = false; // the tests' own code takes most of the time
+#endif
 constexpr bool unit_emulated = UNIT_EMULATED;
 
 // Tests that a sanitizer, or an emulator, makes meaningless: such a build has none of that name, so that none

@@ -85,7 +85,7 @@ void expect_bounded(const std::vector<size_t>& sizes, Order order, unsigned keep
     EXPECT_FINE(in_child([&] {
         windows_are_endless();
         unit_attach();
-        size_t slabs = unit_sanitized ? 400 : 2000;
+        size_t slabs = unit_optimized ? 2000 : 400;
         Stopped thread(sizes, slabs * SLICE_BYTES, order, keep_one_in);
         unit_visit(true); // as before a pass
         release_all();
