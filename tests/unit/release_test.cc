@@ -287,15 +287,19 @@ bool growth_counted(uint64_t bytes) {
     return growth_finds;
 }
 
-// The heap grows by 8 MiB or somewhat more, which the helper has seen when this returns.
-void helper_sees_growth() {
+// The heap grows by 8 MiB or somewhat more, which the helper has seen when this returns. `acts`: it looks, or
+// returns something.
+void helper_sees_growth(bool acts) {
     const unsigned looks = growth_looks;
     const uint64_t gone = purged();
     filled(9 << 20);
-    for (int i = 0; i < 200 && growth_looks == looks && purged() == gone; i++) usleep(1000);
-    os_lock_take(&release_lock); // not in the middle of a pass
-    os_lock_give(&release_lock);
-    usleep(2000); // and past what comes right after it
+    for (int i = 0; i < (acts ? 20000 : 200) && growth_looks == looks && purged() == gone; i++) usleep(1000);
+    for (uint64_t before = UINT64_MAX; before != growth_looks + purged();) { // and what comes right after it
+        before = growth_looks + purged();
+        usleep(20000);
+        os_lock_take(&release_lock); // not in the middle of a pass
+        os_lock_give(&release_lock);
+    }
 }
 
 // 1 KiB each; at least one of each slab stays, and the rest becomes holes.
@@ -317,32 +321,31 @@ TEST_UNSANITIZED(Release, GrowthLooksWhereMuchWasFreed) {
         unit_attach();
         Blocks blocks;
         holes_of_blocks(blocks, 24000); // 21 MiB
-        helper_sees_growth();
+        helper_sees_growth(false);
         EXPECT_EQ(growth_looks, 0u); // nothing is owed
         store_relaxed(&release_owed, uint64_t{64} << 20);
-        helper_sees_growth();
+        helper_sees_growth(true);
         EXPECT_EQ(growth_looks, 1u);
         store_relaxed(&release_owed, uint64_t{256} << 20);
-        helper_sees_growth();
+        helper_sees_growth(false);
         EXPECT_EQ(growth_looks, 1u); // it grew by 9 MiB, and waits for 16 or more
         EXPECT_EQ(purged(), 0u);     // not old, and nothing says that there is much
         growth_finds = true;
-        helper_sees_growth();
-        helper_sees_growth();
+        helper_sees_growth(false); // as long as what is in use was little
+        helper_sees_growth(true);
         EXPECT_EQ(growth_looks, 2u);
         EXPECT_GE(purged(), uint64_t{8} << 20);
-        for (int i = 0; i < 3; i++) helper_sees_growth();
-        const unsigned looks =
-            growth_looks; // what is known went, then it looked, though nothing more was owed
-        EXPECT_GE(looks, 3u);
+        for (int i = 0; i < 3; i++) helper_sees_growth(true);
+        const unsigned looks = growth_looks;
+        EXPECT_GE(looks, 3u); // what was known went; then it looked, though nothing more was owed
         EXPECT_GE(purged(), uint64_t{20} << 20);
         growth_finds = false;
-        helper_sees_growth();
-        helper_sees_growth();
+        helper_sees_growth(true);
+        helper_sees_growth(false);
         EXPECT_EQ(growth_looks, looks + 1);
         store_relaxed(&release_owed, uint64_t{1024} << 20);
         filled(40 << 20);
-        for (int i = 0; i < 200 && growth_looks == looks + 1; i++) usleep(1000);
+        for (int i = 0; i < 20000 && growth_looks == looks + 1; i++) usleep(1000);
         EXPECT_EQ(growth_looks, looks + 2);
         EXPECT_LE(growth_most, uint64_t{16} << 20); // so that a look does not last
     }));
@@ -357,16 +360,16 @@ TEST_UNSANITIZED(Release, GrowthTakesNoMoreOfWhatComesBack) {
         holes_of_blocks(blocks, 64000); // 58 MiB
         growth_finds = true;
         store_relaxed(&release_owed, uint64_t{64} << 20);
-        helper_sees_growth();
+        helper_sees_growth(true);
         const uint64_t gone = purged();
         EXPECT_GE(gone, uint64_t{8} << 20);
         EXPECT_LE(gone, uint64_t{10} << 20);
         release_refaulted(gone / 4); // what is needed again of the rest is no fault
-        helper_sees_growth();
+        helper_sees_growth(true);
         const uint64_t more = purged();
         EXPECT_GE(more - gone, uint64_t{8} << 20);
         release_refaulted(more / 4 * 3);
-        helper_sees_growth();
+        helper_sees_growth(false);
         EXPECT_EQ(purged(), more);
         EXPECT_EQ(growth_looks, 1u);
     }));
