@@ -45,7 +45,7 @@ struct visit {
     uint64_t looked;     /* bytes of blocks that were looked at */
     uint64_t looked_few; /* after which free_least has to be free, or the visit is over */
     uint64_t free_least; /* these two: by hole_pending */
-    uint64_t free_most;  /* with which it is over, too */
+    uint64_t free_most;  /* with which it is over, too; 0: not for growth */
     bool woke;           /* an owner, just now */
     bool stops;
 };

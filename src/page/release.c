@@ -524,8 +524,8 @@ static void growth_ends(uint32_t waits) {
     growth_waits = waits < growth_waits_most ? waits : growth_waits_most;
 }
 
-/* The heap grew by `bytes` more than could be returned at once: whether there is more, by what is known or by
- * a look. As long as looks find something they go on; else they wait for frees. */
+/* The heap grew by `bytes` more than could be returned at once: whether a look finds more. As long as looks
+ * do, they go on; else they wait for frees. */
 static void growth_look(uint64_t bytes) {
     enum { part = 4, first = 2 };
     const uint64_t most = 2 * GROWTH_STEP; /* so that a look does not last */
@@ -543,7 +543,7 @@ static void growth_look(uint64_t bytes) {
 }
 
 static uint64_t growth_pass(enum purge what, uint64_t bytes) {
-    if (!pass_start()) return bytes;
+    if (!pass_start()) return 0;
     purged_in_quiet = false;
     uint64_t went = holes_pass(what, bytes);
     os_lock_give(&release_lock);
@@ -558,7 +558,7 @@ static void growth_starts(void) {
     growth_refaulted = load_relaxed(&release_totals.refaulted);
 }
 
-/* Whether half of what went for growth, most of all at the last steps, is in use again. */
+/* Whether pages came back of half as much as went for growth, most of all at the last steps. */
 static bool growth_comes_back(void) {
     uint64_t refaulted = load_relaxed(&release_totals.refaulted);
     growth_went -= growth_went / 4;

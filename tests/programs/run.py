@@ -49,7 +49,7 @@ KEYS = {
     "env": "environment of the run: NAME=value",
     "served": "the library that must have served the main program in the run to compare with, libc.so.6 unless told",
     "baseline": "library preloaded in the run to compare with, where the program brings a malloc of its own",
-    "rounds": "interleaved rounds where one is long, instead of ROUNDS",
+    "rounds": "interleaved rounds where one is long, instead of ROUNDS; one with --bounded",
     "ratio_max": "the bound on its time, instead of RATIO_MAX, where the script says why",
     "timeout": "seconds for one round, 600 unless told",
 }

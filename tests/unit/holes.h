@@ -23,6 +23,16 @@ inline void windows_are_endless(const char* more = "") {
     setenv("WEIR_OPTIONS", (all + more).c_str(), 1);
 }
 
+inline uint64_t purged() { return load_relaxed(&span_totals.purged); }
+
+// A block that is written to.
+inline void* filled(size_t bytes) {
+    void* p = unit_alloc(bytes);
+    EXPECT_NE(p, nullptr);
+    memset(p, 7, bytes);
+    return p;
+}
+
 // The heap with pages of 2^shift bytes. Larger ones than the machine's are no large blocks', which ask it.
 inline void start_with_pages(uint32_t shift) {
     unit_attach();
