@@ -147,7 +147,9 @@ static WEIR_NOINLINE void* alloc_large(size_t size) {
 static WEIR_NOINLINE void* alloc_next(size_t size) {
     struct heap* h = heap_self();
     if (weir_unlikely(!medium_next_serves(size))) return alloc_unkept(size);
-    void* p = medium_unkeep(h, class_of(size) + 1 - SMALL_CLASSES);
+    unsigned m = class_of(size) + 1 - SMALL_CLASSES;
+    if (medium_kept_count(medium_ends(h, m)) == 0) m++;
+    void* p = medium_unkeep(h, m);
     if (p == NULL) return alloc_unkept(size);
     h->guard_left--; /* heap_empty has none, and is never written to */
     return p;
@@ -245,7 +247,9 @@ WEIR_FN bool heap_size_matches(size_t usable, size_t size, size_t align) {
     if (usable > SLAB_MAX || (size <= SLAB_MAX && align > SLAB_MAX)) return usable - size < os_page_bytes();
     unsigned c = class_of(size);
     if (size_classes[c].bytes == usable) return true;
-    if (medium_next_serves(size) && !full_is_on() && size_classes[c + 1].bytes == usable) return true;
+    if (medium_next_serves(size) && !full_is_on() &&
+        (size_classes[c + 1].bytes == usable || size_classes[c + 2].bytes == usable))
+        return true;
     return align > GRANULE && size_classes[class_of_aligned(size, align)].bytes == usable;
 }
 

@@ -54,11 +54,11 @@ WEIR_INLINE ptrdiff_t medium_kept_bytes(const struct heap* h) {
     return h->kept_medium_max - load_relaxed(&h->kept_medium_room);
 }
 
-/* Whether a block of the next class may serve `size`, more than SMALL_MAX, where the thread keeps none of its
- * own: what is at hand has memory, where its own class takes the lock, and often a cut. From two blocks to a
- * page on, where every class has chunks; with checks=full none has. */
+/* Whether a block of one of the next two classes may serve `size`, more than SMALL_MAX, where the thread
+ * keeps none of its own: what is at hand has memory, where its own class takes the lock, and often a cut.
+ * From two blocks to a page on, where every class has chunks; with checks=full none has. */
 WEIR_INLINE bool medium_next_serves(size_t size) {
-    enum { most = SLAB_MAX - SLAB_MAX / 16 }; /* the last class but one */
+    enum { most = SLAB_MAX - SLAB_MAX / 8 }; /* the last class but two */
     return size > MEDIUM_DENSE_MAX && size <= most;
 }
 

@@ -1,8 +1,8 @@
 /* usable.c: malloc_usable_size: never less than asked, little more, all of it writable and kept.
  *
  * Who may call it: tests/contract/run.py. The bound on the slack is that of weir's size classes (16-byte
- * steps to 1 KiB, then 12.5 %, or twice that above 2 KiB, where a block of the next class may serve; whole
- * pages of 64 KiB for large blocks) and is asked of weir alone.
+ * steps to 1 KiB, then 12.5 %, or three such steps above 2 KiB, where a block of the next two classes may
+ * serve; whole pages of 64 KiB for large blocks) and is asked of weir alone.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -10,7 +10,7 @@
 
 static size_t slack_max(size_t n) {
     if (n <= 1024) return n == 0 ? 16 : 15;
-    if (n > 2048 && n <= 32768) return n / 4 + n / 64;
+    if (n > 2048 && n <= 57344) return n / 8 * 3 + n / 16;
     if (n / 8 >= 65536 || n <= 32768) return n / 8;
     return 65536;
 }

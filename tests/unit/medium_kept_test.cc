@@ -495,12 +495,15 @@ TEST(MediumKept, AKeptBlockServesAlignmentsThatItHas) {
     }));
 }
 
+// So does one of the class after it, but none further on.
 TEST(MediumKept, ABlockOfTheNextClassServesWhereNoneIsKept) {
     EXPECT_FINE(in_child([] {
         start("release=off");
-        for (unsigned m = 0; m + 1 < chunk_classes(); m++) {
-            bool serves = class_bytes(m) > 2048 && class_bytes(m) < SLAB_MAX;
-            void* next = unit_alloc(class_bytes(m + 1));
+        const unsigned classes = chunk_classes();
+        for (unsigned i = 0; i < 3 * (classes - 3); i++) {
+            const unsigned m = i / 3, by = 1 + i % 3;
+            bool serves = class_bytes(m) > 2048 && class_bytes(m) <= SLAB_MAX - SLAB_MAX / 8 && by < 3;
+            void* next = unit_alloc(class_bytes(m + by));
             ASSERT_TRUE(unit_in_chunk(next));
             unit_free(next);
             void* p = unit_alloc(class_bytes(m));
@@ -508,12 +511,12 @@ TEST(MediumKept, ABlockOfTheNextClassServesWhereNoneIsKept) {
                 EXPECT_EQ(bare(p) == bare(next), serves) << class_bytes(m);
             }
             size_t usable = unit_usable(p);
-            EXPECT_EQ(usable, class_bytes(serves ? m + 1 : m));
+            EXPECT_EQ(usable, class_bytes(serves ? m + by : m));
             EXPECT_TRUE(unit_size_matches(usable, class_bytes(m), 1));
-            void* own = unit_alloc(class_bytes(m)); // none is kept of either
+            void* own = unit_alloc(class_bytes(m)); // none is kept of any of them
             EXPECT_EQ(unit_usable(own), class_bytes(m));
             unit_free(p); // it is one of its own class again
-            EXPECT_EQ(bare(unit_kept_block(serves ? m + 1 : m)), bare(p));
+            EXPECT_EQ(bare(unit_kept_block(serves ? m + by : m)), bare(p));
             unit_free(own);
             void* first = unit_alloc(class_bytes(m)); // the class itself comes first
             EXPECT_EQ(bare(first), bare(own));        // the youngest
