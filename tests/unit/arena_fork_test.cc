@@ -26,9 +26,10 @@ bool child_is_sound() {
     uint32_t home = 0;
     unsigned char* more[100];
     for (unsigned i = 0; i < 100; i++) {
-        more[i] = static_cast<unsigned char*>(unit_arena_alloc(&home, i * 7 % UNIT_MEDIUM_CLASSES, 1));
+        unsigned m = i * 7 % (i % 4 == 0 ? UNIT_MEDIUM_CLASSES : UNIT_MEDIUM_CLASSES / 2);
+        more[i] = static_cast<unsigned char*>(unit_arena_alloc(&home, m, 1));
         if (more[i] == nullptr) return false;
-        memset(more[i], 0xee, class_bytes(i * 7 % UNIT_MEDIUM_CLASSES));
+        memset(more[i], 0xee, class_bytes(m));
     }
     good &= unit_arena_check();
     for (unsigned i = 0; i < held_most; i++) {

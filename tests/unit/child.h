@@ -61,7 +61,9 @@ constexpr bool unit_emulated = UNIT_EMULATED;
 #    define TEST_NATIVE(suite, name) TEST(suite, name)
 #endif
 // Rounds of a random test: fewer where each is slow.
-constexpr unsigned unit_rounds(unsigned n) { return unit_sanitized || unit_emulated ? n / 5 + 1 : n; }
+constexpr unsigned unit_rounds(unsigned n) {
+    return unit_sanitized || unit_emulated ? n / 5 + 1 : unit_optimized ? n : n / 3 + 1;
+}
 
 // Tests that refuse each call of the kernel in turn refuse each one where a process takes milliseconds, and
 // every so many elsewhere: an odd number, as calls come in pairs.
