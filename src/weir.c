@@ -44,6 +44,7 @@
 #include "heap/spare.c"
 #include "heap/large.c"
 #include "heap/chunk.c"
+#include "heap/depot.c"
 #include "heap/arena.c"
 #include "heap/arena_check.c"
 #include "heap/medium.c"

@@ -4,6 +4,7 @@
  */
 #include "heap/census.h"
 
+#include "heap/depot.h"
 #include "heap/direct.h"
 #include "heap/guard.h"
 #include "heap/large.h"
@@ -59,7 +60,8 @@ static void census_slice(struct slice* s, void* context) {
     k->cached_blocks += built > out ? built - out : 0;
 }
 
-/* Medium blocks in chunks; those that threads keep for their next allocation are none that live. */
+/* Medium blocks in chunks; those that threads keep for their next allocation, or left for each other, are
+ * none that live. */
 static void census_chunks(struct census* t) {
     t->hole_bytes += arena_idle_bytes();
     uint64_t kept[MEDIUM_CLASSES] = {0};
@@ -70,6 +72,7 @@ static void census_chunks(struct census* t) {
         if (medium_kept_count(k) != 0 && bytes > SLAB_MAX) /* the first one's may come to be seen later */
             kept[class_of(bytes) - SMALL_CLASSES]++;
     }
+    for (unsigned m = 0; m < LONG_CLASS; m++) kept[m] += depot_count(m);
     for (unsigned m = 0; m < MEDIUM_CLASSES; m++) {
         struct census_class* k = &t->classes[SMALL_CLASSES + m];
         uint64_t used = arena_used(m);

@@ -6,6 +6,7 @@
 
 #include "core/options.h"
 #include "core/report.h"
+#include "heap/depot.h"
 #include "heap/full.h"
 #include "heap/large.h"
 #include "heap/refill.h"
@@ -79,11 +80,64 @@ static void medium_swing_learn(struct heap* h) {
     if (live < h->medium_least) h->medium_least = live;
 }
 
+/* What the thread may keep: a part of what it took from chunks, since that is what comes and goes, and a
+ * block as long as those that it frees; and of what goes down and up again by much, a share for each thread.
+ * Where heaps are many, less at the most: what sleeping ones keep holds whole chunks. */
+static ptrdiff_t medium_kept_max(const struct heap* h) {
+    enum { least = 65536, parts = 6, steady = 3 << 19, of_many = 524288 };
+    uint64_t most = core_options.thread_kept_max;
+    uint64_t wanted = least + h->medium_longest + h->medium_out_bytes / parts;
+    uint64_t steady_most = heaps_are_many() ? of_many : steady;
+    if (wanted > steady_most) wanted = steady_most;
+    if (medium_swings(h)) {
+        uint64_t heaps = load_relaxed(&heap_totals.heaps_live); /* none, where this one is parked */
+        uint64_t share = heaps == 0 ? most : most / heaps;
+        wanted += h->medium_swing < share ? h->medium_swing : share;
+    }
+    return (ptrdiff_t)(wanted < most ? wanted : most);
+}
+
+/* It may have changed. */
+static void kept_bound_learn(struct heap* h) {
+    ptrdiff_t most = medium_kept_max(h);
+    h->kept_medium_room += most - h->kept_medium_max;
+    h->kept_medium_max = most;
+}
+
+static uint16_t* block_known(const void* p) { return arena_block_any(slice_first(slice_find(p)), p); }
+
+/* Of class m the thread keeps none, and another one left some: the first one is the program's, the others are
+ * kept as far as there is room, and else go back. NULL: there are none. */
+static WEIR_NOINLINE void* medium_from_depot(struct heap* h, unsigned m, size_t align) {
+    void* blocks[DEPOT_BLOCKS];
+    unsigned count = depot_count_of(m) == 0 || align > UNIT_BYTES ? 0 : depot_take(m, blocks);
+    if (count == 0) return NULL;
+    struct kept_medium* k = &h->kept_medium[m];
+    ptrdiff_t bytes = (ptrdiff_t)medium_bytes(m);
+    uint32_t inside = gate_enter_keep(h, GATE_MEDIUM);
+    kept_bound_learn(h);
+    const unsigned places = medium_kept_count_max(h, m);
+    store_relaxed(&k->bytes, (uint32_t)bytes);
+    store_relaxed(&k->limit, k->from + places);
+    medium_came(h, m);
+    while (count > 1 && medium_kept_count(k) < places && h->kept_medium_room >= bytes) {
+        void* p = blocks[--count];
+        medium_came(h, m);
+        medium_keep(h, k, m, k->to, p, block_known(p));
+    }
+    medium_leave(h, inside);
+    if (count > 1) (void)arena_free(blocks + 1, count - 1);
+    owner_clear(block_known(blocks[0]), BLOCK_KEPT);
+    store_relaxed(&h->handed_out, h->handed_out + 1);
+    return blocks[0];
+}
+
 /* What would need more memory gets what the thread keeps first, if that is more than one block. `zero`: where
  * memory is tagged, the block is to be zero. */
 static void* medium_from_arena(struct heap* h, unsigned m, size_t align, bool zero) {
     enum { kept_grows = 65536 };
     void* p = NULL;
+    if (weir_unlikely(load_relaxed(&depot_is_used)) && (p = medium_from_depot(h, m, align)) != NULL) return p;
     if (medium_kept_bytes(h) > kept_grows + (ptrdiff_t)h->medium_longest && !zero) {
         p = arena_alloc_resident(&h->arena, m, align);
         if (p == NULL) medium_drop_all(h);
@@ -185,21 +239,18 @@ static void outgoing_put(struct outgoing* o, struct heap* h, unsigned row, unsig
     store_relaxed(&h->kept_medium_room, h->kept_medium_room + (ptrdiff_t)bytes);
 }
 
-/* What the thread may keep: a part of what it took from chunks, since that is what comes and goes, and a
- * block as long as those that it frees; and of what goes down and up again by much, a share for each thread.
- * Where heaps are many, less at the most: what sleeping ones keep holds whole chunks. */
-static ptrdiff_t medium_kept_max(const struct heap* h) {
-    enum { least = 65536, parts = 6, steady = 3 << 19, of_many = 524288 };
-    uint64_t most = core_options.thread_kept_max;
-    uint64_t wanted = least + h->medium_longest + h->medium_out_bytes / parts;
-    uint64_t steady_most = heaps_are_many() ? of_many : steady;
-    if (wanted > steady_most) wanted = steady_most;
-    if (medium_swings(h)) {
-        uint64_t heaps = load_relaxed(&heap_totals.heaps_live); /* none, where this one is parked */
-        uint64_t share = heaps == 0 ? most : most / heaps;
-        wanted += h->medium_swing < share ? h->medium_swing : share;
-    }
-    return (ptrdiff_t)(wanted < most ? wanted : most);
+/* Of a class of which the thread has none of its own the oldest kept blocks are left for others, up to so
+ * many. Returns how many were. */
+static unsigned ring_leave(struct outgoing* o, struct heap* h, unsigned row, unsigned most) {
+    unsigned count = depot_count_of(row);
+    if (count == 0 || load_relaxed(&h->medium_out[row]) != 0) return 0;
+    if (core_options.thread_kept_max < 2 * DEPOT_BYTES) return 0; /* who wants little kept */
+    if (count > most) count = most;
+    if (o->count + count > sizeof o->blocks / sizeof o->blocks[0]) outgoing_send(o);
+    unsigned before = o->count;
+    outgoing_put(o, h, row, count);
+    if (depot_put(row, &o->blocks[before], count)) o->count = before;
+    return count;
 }
 
 /* Have room for a block of so many bytes in the ring, where so many may wait: of what is there the older half
@@ -210,6 +261,7 @@ static bool medium_make_room(struct heap* h, unsigned row, unsigned places, ptrd
     struct outgoing o;
     outgoing_start(&o);
     unsigned count = medium_kept_count(&h->kept_medium[row]);
+    if (count != 0) count -= ring_leave(&o, h, row, count);
     if (count >= places) outgoing_put(&o, h, row, count - places / 2);
     if (h->kept_medium_room < bytes) {
         ptrdiff_t enough = h->kept_medium_max / 4;
@@ -217,6 +269,7 @@ static bool medium_make_room(struct heap* h, unsigned row, unsigned places, ptrd
         for (unsigned i = 0; h->kept_medium_room < enough && i < rounds * KEPT_RINGS; i++) {
             h->medium_hand = (h->medium_hand + 1) % KEPT_RINGS;
             count = medium_kept_count(&h->kept_medium[h->medium_hand]);
+            if (count != 0) count -= ring_leave(&o, h, h->medium_hand, count);
             if (count != 0) outgoing_put(&o, h, h->medium_hand, (count + 1) / 2);
         }
         if (h->kept_medium_room < enough)
@@ -243,10 +296,8 @@ static bool medium_free_own(struct heap* h, unsigned m, void* p, uint16_t* block
     uint32_t inside = gate_enter_keep(h, GATE_MEDIUM);
     if (row == KEPT_LONG && bytes > h->medium_longest) h->medium_longest = bytes;
     medium_swing_learn(h);
-    ptrdiff_t most = medium_kept_max(h);
-    h->kept_medium_room += most - h->kept_medium_max;
-    h->kept_medium_max = most;
-    if (bytes <= most) {
+    kept_bound_learn(h);
+    if (bytes <= h->kept_medium_max) {
         unsigned places = medium_kept_count_max(h, row);
         if (medium_kept_count(k) >= places || h->kept_medium_room < bytes)
             some = medium_make_room(h, row, places, bytes);
@@ -262,6 +313,15 @@ static bool medium_free_own(struct heap* h, unsigned m, void* p, uint16_t* block
     return some;
 }
 
+/* The heap of a thread that frees and has none so far: without one, each block takes an arena's lock. It gets
+ * one at one in so many frees of all such threads: who frees one block seldom does, who frees many soon. */
+static WEIR_COLD struct heap* medium_heap_late(void) {
+    enum { one_in = 16 };
+    static uint32_t frees; /* Sync: relaxed */
+    if (add_relaxed(&frees, 1) % one_in == one_in - 1 && !os_sandboxed()) (void)heap_attach();
+    return heap_self();
+}
+
 WEIR_FN void medium_free(void* p, struct slice* s, const char* call) {
     struct heap* h = heap_self();
     s = slice_first(s);
@@ -274,6 +334,7 @@ WEIR_FN void medium_free(void* p, struct slice* s, const char* call) {
     /* Also what goes at once: the arena notes the tag that p had. */
     if (tag_is_on() && (p = medium_next(s, p, call)) == NULL) return;
     unsigned m = block_class(known);
+    if (weir_unlikely(h == &heap_empty)) h = medium_heap_late();
     bool some = h == &heap_empty ? arena_free(&p, 1) : medium_free_own(h, m, p, block);
     if (some) release_poke();
 }

@@ -10,6 +10,7 @@
 
 #include "core/options.h"
 #include "heap/available.h"
+#include "heap/depot.h"
 #include "heap/full.h"
 #include "heap/guard.h"
 #include "heap/heap.h"
@@ -458,6 +459,7 @@ WEIR_FN void heap_collect(void) {
     heap_unlearn(h);
     medium_drop_all(h);
     large_drop(h);
+    depot_empty();
     arena_trim_all();
     spare_drop_all(h);
     for (unsigned i = 0; i < KEPT_WORDS; i++) h->kept[i] = 0;

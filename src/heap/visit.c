@@ -6,6 +6,7 @@
 
 #include "core/options.h"
 #include "heap/available.h"
+#include "heap/depot.h"
 #include "heap/large.h"
 #include "heap/medium.h"
 #include "heap/refill.h"
@@ -122,6 +123,7 @@ static bool region_visit(struct visit* v) {
 /* What threads keep, and what lies in arenas. */
 static void kept_visit(bool all) {
     medium_visit(all);
+    depot_empty();
     arena_publish_all();
     if (!all) registry_look();
     heaps_unpark(all);

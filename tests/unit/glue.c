@@ -10,6 +10,7 @@
 #include "heap/available.h"
 #include "heap/census.h"
 #include "heap/chunk.h"
+#include "heap/depot.h"
 #include "heap/direct.h"
 #include "heap/registry.h"
 #include "heap/guard.h"
@@ -190,6 +191,11 @@ void* unit_kept_block(unsigned m) {
 size_t unit_kept_medium_max(void) { return (size_t)heap_self()->kept_medium_max; }
 size_t unit_kept_medium_bytes(void) { return (size_t)medium_kept_bytes(heap_self()); }
 uint64_t unit_medium_out_bytes(void) { return heap_self()->medium_out_bytes; }
+bool unit_has_heap(void) { return heap_self() != &heap_empty; }
+bool unit_depot_put(unsigned m, void* const* blocks, unsigned count) { return depot_put(m, blocks, count); }
+unsigned unit_depot_take(unsigned m, void** blocks) { return depot_take(m, blocks); }
+uint64_t unit_depot_count(unsigned m) { return depot_count(m); }
+unsigned unit_depot_count_of(unsigned m) { return depot_count_of(m); }
 uint32_t unit_home_arena(void) { return heap_self()->arena; }
 void unit_kept_enter(void) {
     uint32_t inside;

@@ -110,6 +110,12 @@ size_t unit_kept_medium_max(void);
 size_t unit_kept_medium_bytes(void);
 uint64_t unit_medium_out_bytes(void); /* that it took from chunks and did not give back */
 uint32_t unit_home_arena(void);
+bool unit_has_heap(void);
+/* Of a medium class, blocks that threads left for each other. */
+bool unit_depot_put(unsigned m, void* const* blocks, unsigned count);
+unsigned unit_depot_take(unsigned m, void** blocks);
+uint64_t unit_depot_count(unsigned m);
+unsigned unit_depot_count_of(unsigned m);
 /* The calling thread is in the middle of a call that uses what it keeps, or no more. */
 void unit_kept_enter(void);
 void unit_kept_leave(void);

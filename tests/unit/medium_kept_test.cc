@@ -454,6 +454,11 @@ TEST(MediumKept, KeptBlocksStayWithinTheBound) {
                     kept += unit_kept_count(m) * class_bytes(m), count += unit_kept_count(m);
                 ASSERT_EQ(kept, unit_kept_medium_bytes());
                 ASSERT_LE(kept, bound);
+                for (unsigned m = 0; m < UNIT_MEDIUM_CLASSES; m++) { // what others may have is apart
+                    size_t left = m <= class_of(SLAB_MAX) - SMALL_CLASSES ? unit_depot_count(m) : 0;
+                    ASSERT_TRUE(left == 0 || bound >= 65536);
+                    kept += left * class_bytes(m), count += left;
+                }
                 ASSERT_EQ(used_blocks(), blocks.all.size() + count);
                 if (i % 64 != 0) continue;
                 struct unit_figures f;

@@ -1,0 +1,44 @@
+/* depot.h: freed medium blocks on their way from threads that free more of a class than they take to threads
+ * that take more than they free, several at a time and without a lock.
+ *
+ * Where they come from an arena's lists would be written by both for each block, which costs what it costs to
+ * move each line of them from one processor to the other. It deliberately knows nothing of who gives and who
+ * takes: that is medium.c's business. To arenas a block in a depot is in use, and known to be kept.
+ *
+ * Bonwick and Adams, "Magazines and Vmem" (USENIX 2001), has depots of full magazines; here each has a place
+ * of its own, so that there is no list of them that could be changed by two at once.
+ *
+ * Internal to the heap layer.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#ifndef WEIR_HEAP_DEPOT_H
+#define WEIR_HEAP_DEPOT_H
+
+#include "base/compiler.h"
+#include "heap/arena.h"
+
+/* Blocks of one class that go together, and what they may be in bytes. */
+enum { DEPOT_BLOCKS = 7, DEPOT_BYTES = 32768 };
+
+/* Whether any ever were: until then nobody looks. Sync: relaxed atomic. */
+WEIR_VAR_DECL bool depot_is_used;
+
+/* How many of class m go together; 0: none ever do. */
+WEIR_INLINE unsigned depot_count_of(unsigned m) {
+    if (m >= LONG_CLASS || tag_is_on()) return 0; /* where memory is tagged neighbours are to be known */
+    size_t most = DEPOT_BYTES / size_classes[SMALL_CLASSES + m].bytes;
+    return most < DEPOT_BLOCKS ? (unsigned)most : DEPOT_BLOCKS;
+}
+/* Leave so many kept blocks of class m, at most DEPOT_BLOCKS, which are the caller's no more then. False:
+ * there is no place. */
+WEIR_FN bool depot_put(unsigned m, void* const* blocks, unsigned count);
+/* Take those that somebody left, into `blocks`, with places for DEPOT_BLOCKS. Their number; they are kept
+ * ones still, and the caller's. */
+WEIR_FN unsigned depot_take(unsigned m, void** blocks);
+/* How many of class m lie there. */
+WEIR_FN uint64_t depot_count(unsigned m);
+/* All of them go back to their arenas. */
+WEIR_FN void depot_empty(void);
+
+#endif

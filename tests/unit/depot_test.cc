@@ -1,0 +1,287 @@
+// depot_test.cc: medium blocks that threads leave for each other: who leaves some, who gets them, that none
+// is lost or had twice, and that none stays where nobody needs it. Called by ctest; each test starts the heap
+// in a child of its own.
+//
+// SPDX-License-Identifier: Apache-2.0
+#include "forked.h"
+#include "arenas.h"
+#include <mutex>
+#include <thread>
+
+namespace {
+
+constexpr unsigned together = 7; // of a small class; see DEPOT_BLOCKS
+constexpr size_t size = 4000;
+unsigned class_m() { return class_of(size) - SMALL_CLASSES; }
+
+void start(const char* options) {
+    setenv("WEIR_OPTIONS", options, 1);
+    unit_attach();
+}
+
+uint64_t depot_blocks() {
+    uint64_t count = 0;
+    for (unsigned m = 0; m <= class_of(SLAB_MAX) - SMALL_CLASSES; m++) count += unit_depot_count(m);
+    return count;
+}
+
+TEST(Depot, WhatIsLeftIsTakenOnce) {
+    EXPECT_FINE(in_child([] {
+        int blocks[3 * together];
+        void* left[3 * together];
+        for (unsigned i = 0; i < 3 * together; i++) left[i] = &blocks[i];
+        EXPECT_TRUE(unit_depot_put(3, left, together));
+        EXPECT_TRUE(unit_depot_put(3, left + together, 2));
+        EXPECT_FALSE(unit_depot_put(3, left + 2 * together, together)); // there are two places
+        EXPECT_EQ(unit_depot_count(3), together + 2u);
+        EXPECT_EQ(unit_depot_count(4), 0u);
+        void* taken[together];
+        EXPECT_EQ(unit_depot_take(4, taken), 0u);
+        ASSERT_EQ(unit_depot_take(3, taken), together);
+        EXPECT_TRUE(std::equal(left, left + together, taken));
+        EXPECT_TRUE(unit_depot_put(3, left + 2 * together, together));
+        ASSERT_EQ(unit_depot_take(3, taken), together);
+        EXPECT_TRUE(std::equal(left + 2 * together, left + 3 * together, taken));
+        ASSERT_EQ(unit_depot_take(3, taken), 2u);
+        EXPECT_TRUE(std::equal(left + together, left + together + 2, taken));
+        EXPECT_EQ(unit_depot_take(3, taken), 0u);
+        EXPECT_EQ(unit_depot_count(3), 0u);
+    }));
+}
+
+TEST(Depot, GoesByBytes) {
+    for (unsigned m = 0; m < UNIT_MEDIUM_CLASSES; m++) {
+        size_t fit = class_bytes(m) > SLAB_MAX ? 0 : 32768 / class_bytes(m);
+        EXPECT_EQ(unit_depot_count_of(m), std::min<size_t>(fit, together)) << class_bytes(m);
+    }
+}
+
+// Each of so many tokens goes from one of two threads to one of two others, once. Nobody waits, so that they
+// meet.
+TEST(Depot, ThreadsLoseNoneAndGetNoneTwice) {
+    EXPECT_FINE(in_child([] {
+        constexpr unsigned most = 2800000;
+        const unsigned each = unit_rounds(most) / together * together;
+        static std::atomic<unsigned char> seen[2 * most];
+        std::atomic<unsigned> given{0}, taken{0}, bad{0};
+        std::vector<std::thread> all;
+        for (unsigned t = 0; t < 2; t++) {
+            all.emplace_back([&, t] {
+                for (unsigned i = 0; i < each; i += together) {
+                    void* tokens[together];
+                    for (unsigned j = 0; j < together; j++)
+                        tokens[j] = reinterpret_cast<void*>(uintptr_t{t} * each + i + j);
+                    for (unsigned n = 1; !unit_depot_put(5, tokens, together); n++)
+                        if (n % 1024 == 0) std::this_thread::yield();
+                }
+                given++;
+            });
+            all.emplace_back([&] {
+                unsigned mine = 0;
+                for (unsigned n = 1; given != 2 || unit_depot_count(5) != 0; n++) {
+                    void* tokens[together];
+                    unsigned count = unit_depot_take(5, tokens);
+                    for (unsigned j = 0; j < count; j++)
+                        bad += seen[reinterpret_cast<uintptr_t>(tokens[j])]++;
+                    mine += count;
+                    if (count == 0 && n % 1024 == 0) std::this_thread::yield();
+                }
+                taken += mine;
+            });
+        }
+        for (std::thread& t : all) t.join();
+        EXPECT_EQ(bad.load(), 0u);
+        EXPECT_EQ(taken.load(), 2 * each);
+    }));
+}
+
+// What is there when a thread has freed `count` blocks that the caller took.
+void have_freed_by_another(unsigned count) {
+    std::vector<void*> all;
+    for (unsigned i = 0; i < count; i++) all.push_back(unit_alloc(size));
+    std::thread([&] {
+        unit_attach();
+        for (void* p : all) unit_free(p);
+        unit_detach();
+    }).join();
+}
+
+TEST(Depot, WhoFreesWhatOthersTakeLeavesThemSome) {
+    EXPECT_FINE(in_child([] {
+        start("release=off");
+        void* stays = unit_alloc(size);
+        have_freed_by_another(40);
+        struct unit_figures f;
+        unit_census(&f);
+        EXPECT_EQ(f.live_blocks, 1u);
+        EXPECT_EQ(unit_depot_count(class_m()), tag_is_on() ? 0u : 2 * together);
+        if (!tag_is_on()) {
+            EXPECT_GE(f.cached_bytes, 2 * together * unit_usable(stays));
+            std::vector<void*> taken;
+            for (unsigned i = 0; i < 2 * together; i++) {
+                taken.push_back(unit_alloc(size));
+                memset(taken.back(), 1, size);
+                EXPECT_EQ(unit_kept_count(class_m()), together - 1 - i % together);
+            }
+            EXPECT_EQ(unit_depot_count(class_m()), 0u);
+            unit_census(&f);
+            EXPECT_EQ(f.live_blocks, 1 + 2 * together);
+            std::sort(taken.begin(), taken.end());
+            EXPECT_EQ(std::unique(taken.begin(), taken.end()), taken.end());
+            for (void* p : taken) unit_free(p); // fewer than it has out
+            EXPECT_EQ(depot_blocks(), 0u);
+        }
+        unit_free(stays);
+        unit_collect();
+        expect_nothing_left();
+    }));
+}
+
+TEST(Depot, IsEmptiedByVisitorsAndWhoCollects) {
+    EXPECT_FINE(in_child([] {
+        start("release=off");
+        for (bool by_visit : {true, false}) {
+            have_freed_by_another(40);
+            if (!tag_is_on()) {
+                EXPECT_EQ(depot_blocks(), 2 * together);
+            }
+            if (by_visit)
+                unit_visit(false);
+            else
+                unit_collect();
+            EXPECT_EQ(depot_blocks(), 0u);
+            EXPECT_EQ(used_blocks(), 0u);
+            EXPECT_TRUE(unit_arena_check());
+        }
+        unit_collect();
+        expect_nothing_left();
+    }));
+}
+
+TEST(Depot, WhoWantsLittleKeptHasNone) {
+    EXPECT_FINE(in_child([] {
+        start("release=off:thread_kept_max=32k");
+        have_freed_by_another(40);
+        EXPECT_EQ(depot_blocks(), 0u);
+        unit_collect();
+        expect_nothing_left();
+    }));
+}
+
+TEST(Depot, ABlockInItFreedAgainIsReported) {
+    Ended ended = in_child([] {
+        start("release=off");
+        std::vector<void*> all;
+        for (unsigned i = 0; i < 40; i++) all.push_back(unit_alloc(size));
+        std::thread([&] {
+            unit_attach();
+            for (void* p : all) unit_free(p);
+            unit_free(all[3]); // among the oldest that it kept
+        }).join();
+    });
+    EXPECT_TRUE(ended.aborted());
+    EXPECT_NE(ended.printed.find("double-free"), std::string::npos) << ended.printed;
+}
+
+TEST(Depot, AForksChildHasWhatWaitsThere) {
+    EXPECT_FINE(in_child([] {
+        start("release=off");
+        have_freed_by_another(40);
+        int status = forked([] {
+            for (unsigned i = 0; i < 3 * together; i++) memset(unit_alloc(size), 1, size);
+            EXPECT_EQ(depot_blocks(), 0u);
+            EXPECT_TRUE(unit_arena_check());
+        });
+        EXPECT_EQ(status, 0);
+        if (!tag_is_on()) {
+            EXPECT_EQ(depot_blocks(), 2 * together);
+        }
+        unit_collect();
+        expect_nothing_left();
+    }));
+}
+
+TEST(Depot, AThreadThatOnlyFreesGetsAHeap) {
+    EXPECT_FINE(in_child([] {
+        start("release=off");
+        std::vector<void*> all;
+        for (unsigned i = 0; i < 200; i++) all.push_back(unit_alloc(size));
+        for (unsigned i = 0; i < 10; i++) // who frees one has none
+            std::thread([&] {
+                unit_free(all[i]);
+                EXPECT_FALSE(unit_has_heap());
+            }).join();
+        std::thread([&] {
+            for (unsigned i = 10; i < 30; i++) unit_free(all[i]);
+            EXPECT_TRUE(unit_has_heap());
+            for (unsigned i = 30; i < 200; i++) unit_free(all[i]);
+            unit_detach();
+        }).join();
+        unit_collect();
+        expect_nothing_left();
+    }));
+}
+
+struct Slot {
+    std::mutex mutex;
+    std::vector<Block> blocks;
+};
+
+// Two threads take and two free, of all sizes, while visitors come and forks are made.
+TEST(Depot, PassedBlocksKeepTheirContent) {
+    EXPECT_FINE(in_child([] {
+        windows_are_endless();
+        unit_attach();
+        static Slot slots[2];
+        std::atomic<unsigned> takers{2};
+        std::atomic<unsigned> bad{0};
+        std::vector<std::thread> all;
+        for (unsigned t = 0; t < 2; t++) {
+            all.emplace_back([&, t] {
+                Random random(t + 1);
+                for (unsigned i = 0; i < unit_rounds(20000); i++) {
+                    size_t bytes =
+                        i / 256 % 2 == 0 ? size : SMALL_MAX + 1 + random.below(size_t{1} << (11 + i % 5));
+                    Block b = {static_cast<unsigned char*>(unit_alloc(bytes)), bytes, bytes,
+                               static_cast<unsigned char>(random.next())};
+                    block_fill(b);
+                    std::lock_guard<std::mutex> hold(slots[t].mutex);
+                    slots[t].blocks.push_back(b);
+                }
+                takers--;
+                unit_detach();
+            });
+            all.emplace_back([&, t] {
+                for (bool more = true; more;) {
+                    std::vector<Block> got;
+                    more = takers != 0;
+                    {
+                        std::lock_guard<std::mutex> hold(slots[t].mutex);
+                        got.swap(slots[t].blocks);
+                        more |= !got.empty();
+                    }
+                    for (Block& b : got) {
+                        bad += !block_intact(b, b.usable);
+                        unit_free(b.p);
+                    }
+                    if (got.empty()) std::this_thread::yield();
+                }
+                unit_detach();
+            });
+        }
+        for (unsigned i = 0; takers != 0; i++) {
+            unit_visit(i % 2 == 0);
+            if (!unit_sanitized && i % 16 == 0) {
+                EXPECT_EQ(forked([] { EXPECT_TRUE(unit_arena_check()); }), 0);
+            }
+            usleep(1000);
+        }
+        for (std::thread& t : all) t.join();
+        EXPECT_EQ(bad.load(), 0u);
+        EXPECT_TRUE(unit_arena_check());
+        unit_collect();
+        expect_nothing_left();
+    }));
+}
+
+} // namespace
