@@ -16,7 +16,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 import emulator
 
-SHARDS, JOBS, LIMIT_S = 8, os.cpu_count() or 1, 900
+CPUS = os.cpu_count() or 1
+SHARDS, JOBS, LIMIT_S = 8, CPUS + (CPUS + 1) // 2, 900  # many tests wait: more of them than processors
 ABOUT_TAGS = re.compile(r"(Tag|Retag|Fence|Report)")
 HERE = os.path.dirname(os.path.abspath(__file__))
 
