@@ -1,10 +1,9 @@
 /* depot.c: see depot.h.
  *
- *   a place   EMPTY --who gives--> FILLING --> so many blocks --who takes--> TAKING --> EMPTY
+ *   a place   0 to 7 blocks --who gives, who takes--> MOVING --> 0 to 7 blocks
  *
- * Who changes the state from EMPTY, or from a number of blocks, has the place for itself. A fork may leave
- * its child a place that another thread had; it stays so there, and of what lay in it none is found in two
- * places.
+ * Who changes the state from a number of blocks has the place for itself. A fork may leave its child a place
+ * that another thread had; it stays so there, and of what lay in it none is found in two places.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -12,13 +11,12 @@
 
 #include "base/atomic.h"
 
-enum { DEPOT_EMPTY = 0, DEPOT_FILLING = DEPOT_BLOCKS + 1, DEPOT_TAKING };
-enum { DEPOT_PLACES = 2 };
+enum { DEPOT_MOVING = DEPOT_BLOCKS + 1, DEPOT_PLACES = 2 };
 
 /* One line: with the state come the blocks. */
 struct depot_place {
-    uint32_t state; /* how many blocks, or DEPOT_; Sync: acquire and release, as above */
-    uint32_t unused;
+    uint32_t state; /* how many blocks, or DEPOT_MOVING; Sync: acquire and release, as above */
+    uint32_t told;  /* visitors know since they last emptied it; Sync: relaxed atomic */
     void* blocks[DEPOT_BLOCKS];
 };
 static_assert(sizeof(struct depot_place) == 64, "a line of the cache");
@@ -26,31 +24,40 @@ static_assert(sizeof(struct depot_place) == 64, "a line of the cache");
 WEIR_VAR bool depot_is_used;
 WEIR_WIDE(depots) static struct depot_place depots[LONG_CLASS][DEPOT_PLACES] __attribute__((aligned(64)));
 
-WEIR_FN bool depot_put(unsigned m, void* const* blocks, unsigned count) {
+/* From `count` blocks on the place is the caller's. */
+static bool place_take(struct depot_place* d, uint32_t count) {
+    return cas_acquire(&d->state, &count, (uint32_t)DEPOT_MOVING);
+}
+
+WEIR_FN bool depot_put(unsigned m, void* const* blocks, unsigned count, bool* tell) {
+    const unsigned most = depot_count_of(m);
+    *tell = false;
     for (unsigned i = 0; i < DEPOT_PLACES; i++) {
         struct depot_place* d = &depots[m][i];
-        uint32_t expected = DEPOT_EMPTY;
-        if (load_relaxed(&d->state) != DEPOT_EMPTY ||
-            !cas_acquire(&d->state, &expected, (uint32_t)DEPOT_FILLING))
-            continue;
-        for (unsigned j = 0; j < count; j++) d->blocks[j] = blocks[j];
-        store_release(&d->state, count); /* publishes them to who takes */
+        uint32_t before = load_relaxed(&d->state);
+        if (before + count > most || !place_take(d, before)) continue;
+        for (unsigned j = 0; j < count; j++) d->blocks[before + j] = blocks[j];
+        *tell = load_relaxed(&d->told) == 0;
+        if (*tell) store_relaxed(&d->told, 1u);
+        store_release(&d->state, before + count); /* publishes them to who takes */
         if (!load_relaxed(&depot_is_used)) store_relaxed(&depot_is_used, true);
         return true;
     }
     return false;
 }
 
+static unsigned place_empty(struct depot_place* d, void** blocks) {
+    uint32_t count = load_relaxed(&d->state);
+    if (count - 1 >= DEPOT_BLOCKS || !place_take(d, count)) return 0;
+    for (unsigned i = 0; i < count; i++) blocks[i] = d->blocks[i];
+    store_release(&d->state, 0u); /* who fills it next writes after that */
+    return count;
+}
+
 WEIR_FN unsigned depot_take(unsigned m, void** blocks) {
-    for (unsigned i = 0; i < DEPOT_PLACES; i++) {
-        struct depot_place* d = &depots[m][i];
-        uint32_t count = load_relaxed(&d->state);
-        if (count - 1 >= DEPOT_BLOCKS || !cas_acquire(&d->state, &count, (uint32_t)DEPOT_TAKING)) continue;
-        for (unsigned j = 0; j < count; j++) blocks[j] = d->blocks[j];
-        store_release(&d->state, (uint32_t)DEPOT_EMPTY); /* who fills it next writes after that */
-        return count;
-    }
-    return 0;
+    unsigned count = 0;
+    for (unsigned i = 0; i < DEPOT_PLACES && count == 0; i++) count = place_empty(&depots[m][i], blocks);
+    return count;
 }
 
 WEIR_FN uint64_t depot_count(unsigned m) {
@@ -63,9 +70,11 @@ WEIR_FN uint64_t depot_count(unsigned m) {
 }
 
 WEIR_FN void depot_empty(void) {
-    for (unsigned m = 0; m < LONG_CLASS && load_relaxed(&depot_is_used); m++) {
+    for (unsigned i = 0; i < LONG_CLASS * DEPOT_PLACES && load_relaxed(&depot_is_used); i++) {
+        struct depot_place* d = &depots[i / DEPOT_PLACES][i % DEPOT_PLACES];
         void* blocks[DEPOT_BLOCKS];
-        for (unsigned i = 0, count; i < DEPOT_PLACES && (count = depot_take(m, blocks)) != 0; i++)
-            (void)arena_free(blocks, count);
+        store_relaxed(&d->told, 0u); /* first: what comes from here on is told again */
+        unsigned count = place_empty(d, blocks);
+        if (count != 0) (void)arena_free(blocks, count);
     }
 }

@@ -30,9 +30,9 @@ WEIR_INLINE unsigned depot_count_of(unsigned m) {
     size_t most = DEPOT_BYTES / size_classes[SMALL_CLASSES + m].bytes;
     return most < DEPOT_BLOCKS ? (unsigned)most : DEPOT_BLOCKS;
 }
-/* Leave so many kept blocks of class m, at most DEPOT_BLOCKS, which are the caller's no more then. False:
- * there is no place. */
-WEIR_FN bool depot_put(unsigned m, void* const* blocks, unsigned count);
+/* Leave so many kept blocks of class m, with what lies there; they are the caller's no more then. *tell: a
+ * visitor is to come for them, and knows of none there. False: there is no place for all of them. */
+WEIR_FN bool depot_put(unsigned m, void* const* blocks, unsigned count, bool* tell);
 /* Take those that somebody left, into `blocks`, with places for DEPOT_BLOCKS. Their number; they are kept
  * ones still, and the caller's. */
 WEIR_FN unsigned depot_take(unsigned m, void** blocks);

@@ -104,6 +104,16 @@ static void kept_bound_learn(struct heap* h) {
     h->kept_medium_max = most;
 }
 
+/* Kept blocks of class m are left for others, if there is a place. */
+static bool depot_leave(struct heap* h, unsigned m, void* const* blocks, unsigned count, bool* some) {
+    bool tell;
+    if (core_options.thread_kept_max < 2 * DEPOT_BYTES) return false; /* who wants little kept */
+    if (depot_count_of(m) == 0 || !depot_put(m, blocks, count, &tell)) return false;
+    if (tell) visit_owed(h, count * medium_bytes(m));
+    *some = tell;
+    return true;
+}
+
 static uint16_t* block_known(const void* p) { return arena_block_any(slice_first(slice_find(p)), p); }
 
 /* Of class m the thread keeps none, and another one left some: the first one is the program's, the others are
@@ -117,8 +127,10 @@ static WEIR_NOINLINE void* medium_from_depot(struct heap* h, unsigned m, size_t 
     uint32_t inside = gate_enter_keep(h, GATE_MEDIUM);
     kept_bound_learn(h);
     const unsigned places = medium_kept_count_max(h, m);
-    store_relaxed(&k->bytes, (uint32_t)bytes);
-    store_relaxed(&k->limit, k->from + places);
+    if (medium_kept_count(k) < places) { /* or the ring would have no limit any more */
+        store_relaxed(&k->bytes, (uint32_t)bytes);
+        store_relaxed(&k->limit, k->from + places);
+    }
     medium_came(h, m);
     while (count > 1 && medium_kept_count(k) < places && h->kept_medium_room >= bytes) {
         void* p = blocks[--count];
@@ -126,7 +138,9 @@ static WEIR_NOINLINE void* medium_from_depot(struct heap* h, unsigned m, size_t 
         medium_keep(h, k, m, k->to, p, block_known(p));
     }
     medium_leave(h, inside);
-    if (count > 1) (void)arena_free(blocks + 1, count - 1);
+    bool some; /* the caller pokes */
+    if (count > 1 && !depot_leave(h, m, blocks + 1, count - 1, &some))
+        (void)arena_free(blocks + 1, count - 1);
     owner_clear(block_known(blocks[0]), BLOCK_KEPT);
     store_relaxed(&h->handed_out, h->handed_out + 1);
     return blocks[0];
@@ -239,17 +253,18 @@ static void outgoing_put(struct outgoing* o, struct heap* h, unsigned row, unsig
     store_relaxed(&h->kept_medium_room, h->kept_medium_room + (ptrdiff_t)bytes);
 }
 
-/* Of a class of which the thread has none of its own the oldest kept blocks are left for others, up to so
- * many. Returns how many were. */
+/* Of a class of which the thread has none of its own the oldest kept blocks, up to so many, go to others, or
+ * back. Returns how many. */
 static unsigned ring_leave(struct outgoing* o, struct heap* h, unsigned row, unsigned most) {
     unsigned count = depot_count_of(row);
     if (count == 0 || load_relaxed(&h->medium_out[row]) != 0) return 0;
-    if (core_options.thread_kept_max < 2 * DEPOT_BYTES) return 0; /* who wants little kept */
     if (count > most) count = most;
     if (o->count + count > sizeof o->blocks / sizeof o->blocks[0]) outgoing_send(o);
     unsigned before = o->count;
     outgoing_put(o, h, row, count);
-    if (depot_put(row, &o->blocks[before], count)) o->count = before;
+    bool some = false;
+    if (depot_leave(h, row, &o->blocks[before], count, &some)) o->count = before;
+    o->some |= some;
     return count;
 }
 
@@ -313,13 +328,11 @@ static bool medium_free_own(struct heap* h, unsigned m, void* p, uint16_t* block
     return some;
 }
 
-/* The heap of a thread that frees and has none so far: without one, each block takes an arena's lock. It gets
- * one at one in so many frees of all such threads: who frees one block seldom does, who frees many soon. */
-static WEIR_COLD struct heap* medium_heap_late(void) {
-    enum { one_in = 16 };
-    static uint32_t frees; /* Sync: relaxed */
-    if (add_relaxed(&frees, 1) % one_in == one_in - 1 && !os_sandboxed()) (void)heap_attach();
-    return heap_self();
+/* The same of a thread without a heap. */
+static WEIR_COLD bool medium_free_heapless(unsigned m, void* p, uint16_t* block) {
+    bool some = false;
+    owner_set(block, BLOCK_KEPT);
+    return depot_leave(&heap_empty, m, &p, 1, &some) ? some : arena_free(&p, 1);
 }
 
 WEIR_FN void medium_free(void* p, struct slice* s, const char* call) {
@@ -334,8 +347,7 @@ WEIR_FN void medium_free(void* p, struct slice* s, const char* call) {
     /* Also what goes at once: the arena notes the tag that p had. */
     if (tag_is_on() && (p = medium_next(s, p, call)) == NULL) return;
     unsigned m = block_class(known);
-    if (weir_unlikely(h == &heap_empty)) h = medium_heap_late();
-    bool some = h == &heap_empty ? arena_free(&p, 1) : medium_free_own(h, m, p, block);
+    bool some = h == &heap_empty ? medium_free_heapless(m, p, block) : medium_free_own(h, m, p, block);
     if (some) release_poke();
 }
 

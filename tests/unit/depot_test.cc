@@ -39,7 +39,8 @@ TEST(Depot, WhatIsLeftIsTakenOnce) {
         EXPECT_EQ(unit_depot_take(4, taken), 0u);
         ASSERT_EQ(unit_depot_take(3, taken), together);
         EXPECT_TRUE(std::equal(left, left + together, taken));
-        EXPECT_TRUE(unit_depot_put(3, left + 2 * together, together));
+        EXPECT_TRUE(unit_depot_put(3, left + 2 * together, 3));
+        EXPECT_TRUE(unit_depot_put(3, left + 2 * together + 3, together - 3)); // in the same place
         ASSERT_EQ(unit_depot_take(3, taken), together);
         EXPECT_TRUE(std::equal(left + 2 * together, left + 3 * together, taken));
         ASSERT_EQ(unit_depot_take(3, taken), 2u);
@@ -201,22 +202,66 @@ TEST(Depot, AForksChildHasWhatWaitsThere) {
     }));
 }
 
-TEST(Depot, AThreadThatOnlyFreesGetsAHeap) {
+// One at a time, side by side in one place; what has none goes back at once.
+TEST(Depot, AThreadWithoutAHeapLeavesThemToo) {
     EXPECT_FINE(in_child([] {
         start("release=off");
         std::vector<void*> all;
-        for (unsigned i = 0; i < 200; i++) all.push_back(unit_alloc(size));
-        for (unsigned i = 0; i < 10; i++) // who frees one has none
-            std::thread([&] {
-                unit_free(all[i]);
-                EXPECT_FALSE(unit_has_heap());
-            }).join();
+        for (unsigned i = 0; i < 40; i++) all.push_back(unit_alloc(size));
         std::thread([&] {
-            for (unsigned i = 10; i < 30; i++) unit_free(all[i]);
-            EXPECT_TRUE(unit_has_heap());
-            for (unsigned i = 30; i < 200; i++) unit_free(all[i]);
-            unit_detach();
+            for (unsigned i = 0; i < 40; i++) {
+                unit_free(all[i]);
+                EXPECT_EQ(unit_depot_count(class_m()), tag_is_on() ? 0u : std::min(i + 1, 2 * together));
+            }
+            EXPECT_FALSE(unit_has_heap());
         }).join();
+        struct unit_figures f;
+        unit_census(&f);
+        EXPECT_EQ(f.live_blocks, 0u);
+        std::vector<void*> taken;
+        for (unsigned i = 0; i < 2 * together; i++) taken.push_back(unit_alloc(size));
+        EXPECT_EQ(depot_blocks(), 0u);
+        std::sort(taken.begin(), taken.end());
+        EXPECT_EQ(std::unique(taken.begin(), taken.end()), taken.end());
+        for (void* p : taken) unit_free(p);
+        unit_collect();
+        expect_nothing_left();
+    }));
+}
+
+// Once for each place, until a visitor has been there: else nobody would come for it.
+TEST(Depot, WhatIsLeftIsTold) {
+    EXPECT_FINE(in_child([] {
+        start("release=off");
+        if (tag_is_on()) return;
+        for (unsigned round = 0; round < 2; round++) {
+            std::vector<void*> all;
+            for (unsigned i = 0; i < 2 * together; i++) all.push_back(unit_alloc(size));
+            uint64_t before = unit_release_owed();
+            std::thread([&] {
+                for (void* p : all) unit_free(p);
+            }).join();
+            EXPECT_EQ(depot_blocks(), 2 * together);
+            EXPECT_EQ(unit_release_owed(), before + 2 * class_bytes(class_m()));
+            unit_collect();
+        }
+    }));
+}
+
+// A ring that is full for what it may hold by now gets no other limit.
+TEST(Depot, FillsARingAsFarAsItMayBe) {
+    EXPECT_FINE(in_child([] {
+        start("release=off");
+        have_freed_by_another(40);
+        std::vector<void*> all;
+        for (unsigned i = 0; i < 60; i++) {
+            all.push_back(unit_alloc(size));
+            EXPECT_LE(unit_kept_count(class_m()), unit_kept_places(class_m()));
+        }
+        for (void* p : all) {
+            unit_free(p);
+            EXPECT_LE(unit_kept_count(class_m()), unit_kept_count_max(class_m()));
+        }
         unit_collect();
         expect_nothing_left();
     }));

@@ -192,7 +192,10 @@ size_t unit_kept_medium_max(void) { return (size_t)heap_self()->kept_medium_max;
 size_t unit_kept_medium_bytes(void) { return (size_t)medium_kept_bytes(heap_self()); }
 uint64_t unit_medium_out_bytes(void) { return heap_self()->medium_out_bytes; }
 bool unit_has_heap(void) { return heap_self() != &heap_empty; }
-bool unit_depot_put(unsigned m, void* const* blocks, unsigned count) { return depot_put(m, blocks, count); }
+bool unit_depot_put(unsigned m, void* const* blocks, unsigned count) {
+    bool tell;
+    return depot_put(m, blocks, count, &tell);
+}
 unsigned unit_depot_take(unsigned m, void** blocks) { return depot_take(m, blocks); }
 uint64_t unit_depot_count(unsigned m) { return depot_count(m); }
 unsigned unit_depot_count_of(unsigned m) { return depot_count_of(m); }

@@ -500,17 +500,20 @@ TEST(MediumKept, AKeptBlockServesAlignmentsThatItHas) {
     }));
 }
 
-// So does one of the class after it, but none further on.
+// So does one of the class after it, if it is not the only one, but none further on.
 TEST(MediumKept, ABlockOfTheNextClassServesWhereNoneIsKept) {
     EXPECT_FINE(in_child([] {
         start("release=off");
         const unsigned classes = chunk_classes();
-        for (unsigned i = 0; i < 3 * (classes - 3); i++) {
-            const unsigned m = i / 3, by = 1 + i % 3;
-            bool serves = class_bytes(m) > 2048 && class_bytes(m) <= SLAB_MAX - SLAB_MAX / 8 && by < 3;
+        for (unsigned i = 0; i < 6 * (classes - 3); i++) {
+            const unsigned m = i / 6, by = 1 + i % 3, kept = 1 + i / 3 % 2;
             void* next = unit_alloc(class_bytes(m + by));
+            void* first_kept = kept == 1 ? nullptr : unit_alloc(class_bytes(m + by));
             ASSERT_TRUE(unit_in_chunk(next));
+            unit_free(first_kept);
             unit_free(next);
+            bool serves = class_bytes(m) > 2048 && class_bytes(m) <= SLAB_MAX - SLAB_MAX / 8 &&
+                          by <= std::min(2u, unit_kept_count(m + by)); // fewer may fit
             void* p = unit_alloc(class_bytes(m));
             if (class_bytes(m) < SLAB_MAX) { // what is kept of longer ones goes before more memory
                 EXPECT_EQ(bare(p) == bare(next), serves) << class_bytes(m);
@@ -518,6 +521,7 @@ TEST(MediumKept, ABlockOfTheNextClassServesWhereNoneIsKept) {
             size_t usable = unit_usable(p);
             EXPECT_EQ(usable, class_bytes(serves ? m + by : m));
             EXPECT_TRUE(unit_size_matches(usable, class_bytes(m), 1));
+            if (kept == 2) unit_collect();          // the other one
             void* own = unit_alloc(class_bytes(m)); // none is kept of any of them
             EXPECT_EQ(unit_usable(own), class_bytes(m));
             unit_free(p); // it is one of its own class again
