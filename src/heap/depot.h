@@ -21,7 +21,7 @@
 /* Blocks of one class that go together, and what they may be in bytes. */
 enum { DEPOT_BLOCKS = 7, DEPOT_BYTES = 32768 };
 
-/* Whether any ever were: until then nobody looks. Sync: relaxed atomic. */
+/* Whether any block was ever left: until then nobody looks. Sync: relaxed atomic. */
 WEIR_VAR_DECL bool depot_is_used;
 
 /* How many of class m go together; 0: none ever do. */

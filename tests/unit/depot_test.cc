@@ -248,25 +248,6 @@ TEST(Depot, WhatIsLeftIsTold) {
     }));
 }
 
-// A ring that is full for what it may hold by now gets no other limit.
-TEST(Depot, FillsARingAsFarAsItMayBe) {
-    EXPECT_FINE(in_child([] {
-        start("release=off");
-        have_freed_by_another(40);
-        std::vector<void*> all;
-        for (unsigned i = 0; i < 60; i++) {
-            all.push_back(unit_alloc(size));
-            EXPECT_LE(unit_kept_count(class_m()), unit_kept_places(class_m()));
-        }
-        for (void* p : all) {
-            unit_free(p);
-            EXPECT_LE(unit_kept_count(class_m()), unit_kept_count_max(class_m()));
-        }
-        unit_collect();
-        expect_nothing_left();
-    }));
-}
-
 struct Slot {
     std::mutex mutex;
     std::vector<Block> blocks;
