@@ -11,6 +11,7 @@ disassembly. The straight path that the disassembly alone predicts must be the o
     check/golden.py                 compare; fails when a count grows, a limit is passed or the flags differ
     check/golden.py --update        rewrite the golden file from what is measured now
     check/golden.py --lib FILE      compare one shared library of this machine (gcc) instead of building
+    check/golden.py --save FILE     write what is measured to FILE as well, for check/tls_counts.py
     check/golden.py --self-test     the classifier and the comparison against known code
 
 What it deliberately does not know: how the heap works, and how fast an instruction is.
@@ -589,6 +590,7 @@ def main():
     parser.add_argument("--golden", type=Path, default=GOLDEN, help="the golden file")
     parser.add_argument("--lib", type=Path, help="check this library instead of building the flavours")
     parser.add_argument("--flavour", action="append", help="only this flavour (may be repeated)")
+    parser.add_argument("--save", type=Path, help="write what is measured to this file")
     parser.add_argument("--paths", action="store_true", help="print the instructions of each fast path")
     parser.add_argument("--self-test", action="store_true")
     arguments = parser.parse_args()
@@ -598,6 +600,8 @@ def main():
     if arguments.lib:
         chosen = FLAVOURS[:1]
     measured, verdicts = measure_all(chosen, arguments.lib and arguments.lib.resolve())
+    if arguments.save:
+        arguments.save.write_text(json.dumps(measured))
     print(f"{'':20} {'function':17} insns  worst loads stores branches calls  sizes on one path  fast calls")
     for name, figures in measured.items():
         for function, row in figures["functions"].items():

@@ -134,9 +134,15 @@ setup_rust() {
     if [ "$lint" = lint ]; then setup_rust_lint; fi
 }
 
+setup_rust_lint_ready() { # whether clippy is there, and of the compiler on PATH: another one's cannot read what that built
+    local compiler lints
+    compiler=$(rustc --version 2>/dev/null | sed -n 's/^rustc 1\.\([0-9]*\)\..*/\1/p')
+    lints=$(cargo clippy --version 2>/dev/null | sed -n 's/^clippy 0\.1\.\([0-9]*\).*/\1/p')
+    [ -n "$lints" ] && [ "$lints" = "$compiler" ] && cargo fmt --version >/dev/null 2>&1
+}
 setup_rust_lint() {
     local owner number
-    if cargo clippy --version >/dev/null 2>&1 && cargo fmt --version >/dev/null 2>&1; then return 0; fi
+    if setup_rust_lint_ready; then return 0; fi
     owner=$(dpkg-query -S "$(readlink -f "$(command -v cargo)")" 2>/dev/null | sed 's/:.*//' | head -n 1)
     number=${owner#cargo-}
     case $owner in
@@ -145,6 +151,8 @@ setup_rust_lint() {
         cargo) setup_packages rust-clippy rustfmt ;;
         *) setup_quietly rustup-lint rustup component add clippy rustfmt ;;
     esac
+    hash -r
+    setup_rust_lint_ready || setup_die "clippy is not of $(rustc --version), which comes first on PATH; put one compiler's tools first"
 }
 
 # setup_configure FOLDER OPTION...: a Release build tree with Ninja. Configures only what is new.
