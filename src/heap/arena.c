@@ -24,10 +24,10 @@ enum { CPUS_KNOWN = 256 };
 static uint8_t arena_of_cpu[CPUS_KNOWN];
 static uint32_t cpus_seen;
 
-/* A block of class m is in use from now on, or no more. */
-static void used_add(struct arena* a, unsigned m) {
-    store_relaxed(&a->used[m], a->used[m] + 1);
-    uint32_t used = a->used_units += class_units(m);
+/* So many blocks of class m are in use from now on; one is no more. */
+static void used_add(struct arena* a, unsigned m, unsigned count) {
+    store_relaxed(&a->used[m], a->used[m] + count);
+    uint32_t used = a->used_units += count * class_units(m);
     uint32_t back = (used < a->used_high ? used : a->used_high) - a->used_low;
     if (back > a->swing) a->swing = back;
     if (used > a->used_high) a->used_high = a->used_low = used;
@@ -144,15 +144,30 @@ static uint32_t quick_unlink(struct chunk* k, unsigned m) {
     return unit;
 }
 
-static void* quick_pop(struct arena* a, unsigned m, uint32_t align_units) {
-    if (a->quick_with[m] == 0 || tag_is_on()) return NULL;
+/* One of class m, of which there are some. These bits of what is known of it are not any more. */
+static struct kept_block quick_take(struct arena* a, unsigned m, uint32_t bits) {
     struct chunk* k = a->chunks[bit_low(a->quick_with[m])];
-    if (((k->quick[m] - 1u) & (align_units - 1)) != 0) return NULL;
     uint32_t unit = quick_unlink(k, m);
     commit();
-    uint16_t* block = &k->blocks[unit / GROUP_UNITS];
-    store_relaxed(block, (uint16_t)(load_relaxed(block) & ~(BLOCK_KEPT | BLOCK_QUICK)));
-    return (void*)(k->address + ((uintptr_t)unit << UNIT_SHIFT));
+    uint16_t* known = &k->blocks[unit / GROUP_UNITS];
+    store_relaxed(known, (uint16_t)(load_relaxed(known) & ~bits));
+    return (struct kept_block){(void*)(k->address + ((uintptr_t)unit << UNIT_SHIFT)), known};
+}
+
+WEIR_NOINLINE static void* quick_pop(struct arena* a, unsigned m, uint32_t align_units,
+                                     struct arena_more* more) {
+    if (tag_is_on()) return NULL;
+    const struct chunk* k = a->chunks[bit_low(a->quick_with[m])];
+    if (((k->quick[m] - 1u) & (align_units - 1)) != 0) return NULL;
+    void* p = quick_take(a, m, BLOCK_KEPT | BLOCK_QUICK).block;
+    unsigned along = 0;
+    if (more != NULL) {
+        while (along < more->most && a->quick_with[m] != 0)
+            more->blocks[along++] = quick_take(a, m, BLOCK_QUICK);
+        more->count = along;
+    }
+    used_add(a, m, along + 1);
+    return p;
 }
 
 static bool block_give(struct chunk* k, uint32_t unit, unsigned m);
@@ -332,11 +347,12 @@ static void block_clear(struct chunk* k, uint32_t unit, uint32_t units) {
 static void chunk_rebuild(struct chunk* k) {
     uint32_t last = chunk_end();
     chunk_forget(k);
-    uint32_t start = 0; /* of the free run that goes on, or 0 where none does */
+    uint32_t start = 0;  /* of the free run that goes on, or 0 where none does */
+    uint32_t behind = 0; /* the last block: free where none starts, as several were being taken at once */
     bool open = false;
     for (uint32_t unit = 0; unit <= last; unit++) {
         bool ends = unit == last || (starts_is(k, unit) && !free_is(k, unit));
-        bool starts = unit != last && starts_is(k, unit) && free_is(k, unit);
+        bool starts = unit != last && !ends && (starts_is(k, unit) || unit == behind);
         if (starts && !open) {
             start = unit;
             open = true;
@@ -361,11 +377,12 @@ static void chunk_rebuild(struct chunk* k) {
         k->used++;
         unsigned m = class_at(k, unit);
         if (m >= MEDIUM_CLASSES) continue;
+        behind = unit + class_units(m);
         block_clear(k, unit, class_units(m));
         if ((load_relaxed(&k->blocks[unit / GROUP_UNITS]) & BLOCK_QUICK) != 0)
             quick_link(k, unit, m);
         else
-            used_add(k->arena, m);
+            used_add(k->arena, m, 1);
     }
     if (k->used == 0) k->arena->empty |= 1ull << k->index;
 }
@@ -447,17 +464,45 @@ static struct arena* arena_enter(uint32_t* home) {
     return a;
 }
 
+/* So many blocks were taken off a run of chunk k. */
+static void run_taken(struct chunk* k, unsigned m, unsigned count) {
+    k->used += count;
+    k->arena->empty &= ~(1ull << k->index);
+    used_add(k->arena, m, count);
+}
+
+/* Several blocks at once off the run that starts at `start` in chunk k. NULL: there are not several, or their
+ * pages are not to be had. */
+WEIR_NOINLINE static void* run_take_some(struct chunk* k, uint32_t start, unsigned m, bool resident,
+                                         struct arena_more* more) {
+    uint32_t units = class_units(m);
+    uint32_t along = k->groups[start / GROUP_UNITS].length / units - 1;
+    if (along > more->fresh) along = more->fresh;
+    if (along == 0 || tag_is_on()) return NULL;
+    if (pages_take(k, start, units * (along + 1), resident) != PAGES_TAKEN) return NULL;
+    run_take(k, start, start, units * (along + 1), m);
+    run_divide(k, start, units, m, along);
+    for (unsigned i = 0; i < along; i++) {
+        uint32_t at = start + (i + 1) * units;
+        void* p = (void*)(k->address + ((uintptr_t)at << UNIT_SHIFT));
+        more->blocks[i] = (struct kept_block){p, &k->blocks[at / GROUP_UNITS]};
+    }
+    more->count = along;
+    run_taken(k, m, along + 1);
+    return (void*)(k->address + ((uintptr_t)start << UNIT_SHIFT));
+}
+
 /* One attempt, under the lock. `resident`: none that needs more memory. */
-static void* arena_try(struct arena* a, unsigned m, uint32_t align_units, bool resident, bool* busy) {
+static void* arena_try(struct arena* a, unsigned m, uint32_t align_units, bool resident,
+                       struct arena_more* more, bool* busy) {
     uint32_t units = class_units(m);
     uint32_t start;
     uint32_t unit;
     struct chunk* k;
     *busy = false;
-    void* quick = quick_pop(a, m, align_units);
-    if (quick != NULL) {
-        used_add(a, m);
-        return quick;
+    if (a->quick_with[m] != 0) {
+        void* quick = quick_pop(a, m, align_units, more);
+        if (quick != NULL) return quick;
     }
     for (;;) {
         k = run_find_aligned(a, units, align_units, &start);
@@ -470,6 +515,10 @@ static void* arena_try(struct arena* a, unsigned m, uint32_t align_units, bool r
         }
         unit = (uint32_t)align_up(start, align_units);
         bool merge = a->quick_units > QUICK_BYTES_GROWS >> UNIT_SHIFT;
+        if (weir_unlikely(more != NULL && more->fresh != 0 && align_units == 1)) {
+            void* some = run_take_some(k, start, m, resident || merge, more);
+            if (some != NULL) return some;
+        }
         enum pages pages = pages_take(k, unit, units, resident || merge);
         if (pages == PAGES_TAKEN) break;
         *busy = pages == PAGES_BUSY;
@@ -477,20 +526,19 @@ static void* arena_try(struct arena* a, unsigned m, uint32_t align_units, bool r
         quick_flush_next(a);
     }
     run_take(k, start, unit, units, m);
-    k->used++;
-    a->empty &= ~(1ull << k->index);
-    used_add(a, m);
+    run_taken(k, m, 1);
     return (void*)(k->address + ((uintptr_t)unit << UNIT_SHIFT));
 }
 
-WEIR_INLINE void* alloc_as(uint32_t* home, unsigned m, size_t align, bool zero, bool resident) {
+WEIR_INLINE void* alloc_as(uint32_t* home, unsigned m, size_t align, bool zero, bool resident,
+                           struct arena_more* more) {
     enum { tries = 4 };
     uint32_t align_units = align > UNIT_BYTES ? (uint32_t)(align >> UNIT_SHIFT) : 1;
     void* p = NULL;
     for (unsigned i = 0; i < tries; i++) {
         bool busy;
         struct arena* a = arena_enter(home);
-        p = arena_try(a, m, align_units, resident, &busy);
+        p = arena_try(a, m, align_units, resident, more, &busy);
         if (tag_is_on() && p != NULL) p = medium_tag(p, zero);
         os_lock_give(&a->lock);
         if (!busy || !release_wait(NULL)) break;
@@ -498,16 +546,17 @@ WEIR_INLINE void* alloc_as(uint32_t* home, unsigned m, size_t align, bool zero, 
     return p;
 }
 
-WEIR_FN void* arena_alloc(uint32_t* home, unsigned m, size_t align) {
-    return alloc_as(home, m, align, false, false);
+WEIR_FN WEIR_NOINLINE void* arena_alloc(uint32_t* home, unsigned m, size_t align, struct arena_more* more) {
+    return alloc_as(home, m, align, false, false, more);
 }
 
 WEIR_FN void* arena_alloc_zeroed(uint32_t* home, unsigned m, size_t align) {
-    return alloc_as(home, m, align, true, false);
+    return alloc_as(home, m, align, true, false, NULL);
 }
 
-WEIR_FN void* arena_alloc_resident(uint32_t* home, unsigned m, size_t align) {
-    return alloc_as(home, m, align, false, true);
+WEIR_FN WEIR_NOINLINE void* arena_alloc_resident(uint32_t* home, unsigned m, size_t align,
+                                                 struct arena_more* more) {
+    return alloc_as(home, m, align, false, true, more);
 }
 
 /* Whether so many units are free behind the block's end. */
@@ -531,7 +580,7 @@ WEIR_FN bool arena_grow(struct slice* s, const void* p, unsigned m) {
     if (grows) {
         run_join(k, unit, m);
         used_remove(a, before);
-        used_add(a, m);
+        used_add(a, m, 1);
     }
     os_lock_give(&a->lock);
     return grows;

@@ -95,12 +95,24 @@ WEIR_FN void arena_start(void);
 /* The home of a thread that goes by the processor it runs on, as it found an arena in use when there were
  * more threads than arenas. */
 enum { ARENA_BY_CPU = UINT32_MAX };
+struct kept_block {
+    void* block;
+    uint16_t* known; /* what is known of it: see BLOCK_CLASS */
+};
+/* Blocks that come along with one. */
+enum { ARENA_MORE = 8 };
+struct arena_more {
+    unsigned most;  /* of them that may, where they wait for their class's next; */
+    unsigned fresh; /* where they are cut off a free run */
+    unsigned count;
+    struct kept_block blocks[ARENA_MORE];
+};
 /* A block of medium class m (class SMALL_CLASSES + m) whose address is a multiple of `align`, a power of two
- * of at most SLAB_MAX. `home`: the arena to try first; another one from now on if that is in use just now.
- * NULL: no memory, no room, or the pages are being purged. */
-WEIR_FN void* arena_alloc(uint32_t* home, unsigned m, size_t align);
+ * of at most SLAB_MAX, and more of them, unless NULL. `home`: the arena to try first; another one from now on
+ * if that is in use just now. NULL: no memory, no room, or the pages are being purged. */
+WEIR_FN void* arena_alloc(uint32_t* home, unsigned m, size_t align, struct arena_more* more);
 /* The same, but NULL where that takes pages that have no memory just now. */
-WEIR_FN void* arena_alloc_resident(uint32_t* home, unsigned m, size_t align);
+WEIR_FN void* arena_alloc_resident(uint32_t* home, unsigned m, size_t align, struct arena_more* more);
 /* The same as arena_alloc, and it reads as zero; where memory is tagged, which is as much work. */
 WEIR_FN void* arena_alloc_zeroed(uint32_t* home, unsigned m, size_t align);
 /* Make the block at p, in the chunk of first record s, one of the larger medium class m where it lies. False:

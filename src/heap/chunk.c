@@ -109,6 +109,16 @@ WEIR_FN void run_take(struct chunk* k, uint32_t start, uint32_t unit, uint32_t u
     free_clear(k, unit);
 }
 
+/* From the last one on: before a block starts, what is in front of it goes as far. */
+WEIR_FN void run_divide(struct chunk* k, uint32_t unit, uint32_t units, unsigned m, unsigned more) {
+    for (uint32_t at = unit + more * units; at != unit; at -= units) {
+        store_relaxed(&k->blocks[at / GROUP_UNITS],
+                      (uint16_t)((at % GROUP_UNITS) << BLOCK_UNIT_SHIFT | (m + 1) | BLOCK_KEPT));
+        commit();
+        starts_put(k, at);
+    }
+}
+
 /* What is known of the block decides where it ends: a start of a free run in it means nothing. */
 WEIR_FN void run_join(struct chunk* k, uint32_t unit, unsigned m) {
     uint16_t* block = &k->blocks[unit / GROUP_UNITS];

@@ -84,7 +84,11 @@ WEIR_FN uint32_t run_remove(struct chunk* k, uint32_t unit);
 WEIR_FN struct chunk* run_find_aligned(const struct arena* a, uint32_t units, uint32_t align_units,
                                        uint32_t* unit);
 /* Use [unit, unit + units) of a free run that starts at `start` for a block. */
-WEIR_FN void run_take(struct chunk* k, uint32_t start, uint32_t unit, uint32_t units, unsigned m);
+WEIR_FN WEIR_NOINLINE void run_take(struct chunk* k, uint32_t start, uint32_t unit, uint32_t units,
+                                    unsigned m);
+/* What was taken at `unit` for one block has room for `more` behind it: they are blocks of their own, kept
+ * ones. */
+WEIR_FN void run_divide(struct chunk* k, uint32_t unit, uint32_t units, unsigned m, unsigned more);
 /* The block that starts at `unit`, behind whose end there is a free run that is long enough, is one of the
  * larger class m from now on. */
 WEIR_FN void run_join(struct chunk* k, uint32_t unit, unsigned m);

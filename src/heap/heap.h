@@ -69,10 +69,6 @@ struct outbox {
 enum { KEPT_RING = 32 };
 /* One for each class that slabs have, and one for a block of any longer class. */
 enum { KEPT_LONG = LONG_CLASS, KEPT_RINGS };
-struct kept_block {
-    void* block;
-    uint16_t* known; /* what is known of it: see BLOCK_CLASS */
-};
 struct kept_medium {
     uint32_t from, to;  /* Sync: GATE_MEDIUM; relaxed atomics, for the census */
     uint32_t limit;     /* of `to`, while so many may wait; 0: not known yet; Sync: as `from` */

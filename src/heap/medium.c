@@ -50,10 +50,11 @@ WEIR_FN uint32_t gate_enter_count(struct heap* h, unsigned gate) {
     return inside;
 }
 
-/* A block is the thread's from now on; so many, of so many bytes in all, are no more. */
-static void medium_came(struct heap* h, unsigned m) {
-    if (m < LONG_CLASS && h->medium_out[m] != UINT16_MAX) h->medium_out[m]++;
-    h->medium_out_bytes += medium_bytes(m);
+/* So many blocks are the thread's from now on; so many, of so many bytes in all, are no more. */
+static WEIR_NOINLINE void medium_came(struct heap* h, unsigned m, unsigned count) {
+    if (m < LONG_CLASS && h->medium_out[m] <= UINT16_MAX - count)
+        store_relaxed(&h->medium_out[m], (uint16_t)(h->medium_out[m] + count));
+    h->medium_out_bytes += count * medium_bytes(m);
 }
 static void medium_gone(struct heap* h, unsigned m, unsigned count, size_t bytes) {
     if (m < LONG_CLASS) {
@@ -80,11 +81,17 @@ static void medium_swing_learn(struct heap* h) {
     if (live < h->medium_least) h->medium_least = live;
 }
 
+/* Whether what the thread's blocks take goes down and up again by much, and heaps are few. */
+static bool medium_swings(const struct heap* h) {
+    enum { much = 4 };
+    return h->medium_swing != 0 && h->medium_swing >= h->medium_most / much && !heaps_are_many();
+}
+
 /* What the thread may keep: a part of what it took from chunks, since that is what comes and goes, and a
  * block as long as those that it frees; and of what goes down and up again by much, a share for each thread.
  * Where heaps are many, less at the most: what sleeping ones keep holds whole chunks. */
 static ptrdiff_t medium_kept_max(const struct heap* h) {
-    enum { least = 65536, parts = 6, steady = 3 << 19, of_many = 524288 };
+    enum { least = 65536, parts = 4, steady = 3 << 20, of_many = 524288 };
     uint64_t most = core_options.thread_kept_max;
     uint64_t wanted = least + h->medium_longest + h->medium_out_bytes / parts;
     uint64_t steady_most = heaps_are_many() ? of_many : steady;
@@ -98,7 +105,7 @@ static ptrdiff_t medium_kept_max(const struct heap* h) {
 }
 
 /* It may have changed. */
-static void kept_bound_learn(struct heap* h) {
+static WEIR_NOINLINE void kept_bound_learn(struct heap* h) {
     ptrdiff_t most = medium_kept_max(h);
     h->kept_medium_room += most - h->kept_medium_max;
     h->kept_medium_max = most;
@@ -116,53 +123,103 @@ static bool depot_leave(struct heap* h, unsigned m, void* const* blocks, unsigne
 
 static uint16_t* block_known(const void* p) { return arena_block_any(slice_first(slice_find(p)), p); }
 
+/* Of kept blocks of class m that nobody has, the last ones are the thread's, as far as there is room. Returns
+ * how many are not. Inside the gate. */
+static unsigned medium_keep_some(struct heap* h, unsigned m, const struct kept_block* blocks,
+                                 unsigned count) {
+    struct kept_medium* k = &h->kept_medium[m];
+    ptrdiff_t bytes = (ptrdiff_t)medium_bytes(m);
+    kept_bound_learn(h);
+    const unsigned places = medium_kept_count_max(m);
+    if (medium_kept_count(k) >= places) return count; /* or the ring would have no limit any more */
+    store_relaxed(&k->bytes, (uint32_t)bytes);
+    store_relaxed(&k->limit, k->from + places);
+    unsigned left = count;
+    uint32_t to = k->to;
+    ptrdiff_t room = h->kept_medium_room;
+    while (left != 0 && to - k->from < places && room >= bytes) {
+        *medium_kept_at(h, m, to++) = blocks[--left];
+        room -= bytes;
+    }
+    medium_came(h, m, count - left);
+    h->kept_medium_room = room;
+    __atomic_signal_fence(__ATOMIC_SEQ_CST);
+    store_release(&k->to, to); /* as in medium_keep */
+    return left;
+}
+
 /* Of class m the thread keeps none, and another one left some: the first one is the program's, the others are
  * kept as far as there is room, and else go back. NULL: there are none. */
 static WEIR_NOINLINE void* medium_from_depot(struct heap* h, unsigned m, size_t align) {
     void* blocks[DEPOT_BLOCKS];
+    struct kept_block more[DEPOT_BLOCKS];
     unsigned count = depot_count_of(m) == 0 || align > UNIT_BYTES ? 0 : depot_take(m, blocks);
     if (count == 0) return NULL;
-    struct kept_medium* k = &h->kept_medium[m];
-    ptrdiff_t bytes = (ptrdiff_t)medium_bytes(m);
+    for (unsigned i = 1; i < count; i++) more[i] = (struct kept_block){blocks[i], block_known(blocks[i])};
     uint32_t inside = gate_enter_keep(h, GATE_MEDIUM);
-    kept_bound_learn(h);
-    const unsigned places = medium_kept_count_max(h, m);
-    if (medium_kept_count(k) < places) { /* or the ring would have no limit any more */
-        store_relaxed(&k->bytes, (uint32_t)bytes);
-        store_relaxed(&k->limit, k->from + places);
-    }
-    medium_came(h, m);
-    while (count > 1 && medium_kept_count(k) < places && h->kept_medium_room >= bytes) {
-        void* p = blocks[--count];
-        medium_came(h, m);
-        medium_keep(h, k, m, k->to, p, block_known(p));
-    }
+    medium_came(h, m, 1);
+    unsigned left = medium_keep_some(h, m, more + 1, count - 1);
     medium_leave(h, inside);
     bool some; /* the caller pokes */
-    if (count > 1 && !depot_leave(h, m, blocks + 1, count - 1, &some))
-        (void)arena_free(blocks + 1, count - 1);
+    if (left != 0 && !depot_leave(h, m, blocks + 1, left, &some)) (void)arena_free(blocks + 1, left);
     owner_clear(block_known(blocks[0]), BLOCK_KEPT);
     store_relaxed(&h->handed_out, h->handed_out + 1);
     return blocks[0];
+}
+
+/* What came along is the thread's; where there is less room since, as another thread came, it goes back. */
+static WEIR_NOINLINE void more_keep(struct heap* h, unsigned m, const struct arena_more* more) {
+    uint32_t inside = gate_enter_keep(h, GATE_MEDIUM);
+    unsigned left = medium_keep_some(h, m, more->blocks, more->count);
+    medium_leave(h, inside);
+    void* back[ARENA_MORE];
+    for (unsigned i = 0; i < left; i++) back[i] = more->blocks[i].block;
+    if (left != 0) (void)arena_free(back, left);
+}
+
+/* How many may come along with one of class m, of which the thread has several: of those that wait as many as
+ * have room, of others a part of what it has. */
+enum { MORE_BYTES = 32768, MORE_PART = 8 };
+static WEIR_NOINLINE struct arena_more* medium_more(const struct heap* h, unsigned m,
+                                                    struct arena_more* more) {
+    size_t bytes = medium_bytes(m);
+    more->count = 0;
+    if (bytes > MORE_BYTES / 2 || h->kept_medium_room < MORE_BYTES) return NULL;
+    more->most = bytes <= MORE_BYTES / ARENA_MORE ? ARENA_MORE : (unsigned)(MORE_BYTES / bytes);
+    more->fresh = h->medium_out[m] / MORE_PART;
+    if (more->fresh > more->most) more->fresh = more->most;
+    return more;
+}
+
+/* From what has memory; where there is none, what the thread keeps goes, and may serve. */
+static WEIR_NOINLINE void* medium_from_resident(struct heap* h, unsigned m, size_t align,
+                                                struct arena_more* more) {
+    void* p = arena_alloc_resident(&h->arena, m, align, more);
+    if (p == NULL) medium_drop_all(h);
+    return p;
 }
 
 /* What would need more memory gets what the thread keeps first, if that is more than one block. `zero`: where
  * memory is tagged, the block is to be zero. */
 static void* medium_from_arena(struct heap* h, unsigned m, size_t align, bool zero) {
     enum { kept_grows = 65536 };
+    struct arena_more room;
+    struct arena_more* more = NULL;
     void* p = NULL;
     if (weir_unlikely(load_relaxed(&depot_is_used)) && (p = medium_from_depot(h, m, align)) != NULL) return p;
-    if (medium_kept_bytes(h) > kept_grows + (ptrdiff_t)h->medium_longest && !zero) {
-        p = arena_alloc_resident(&h->arena, m, align);
-        if (p == NULL) medium_drop_all(h);
-    }
-    if (p == NULL) p = zero ? arena_alloc_zeroed(&h->arena, m, align) : arena_alloc(&h->arena, m, align);
+    if (m < LONG_CLASS && h->medium_out[m] >= MORE_PART) more = medium_more(h, m, &room);
+    if (medium_kept_bytes(h) > kept_grows + (ptrdiff_t)h->medium_longest && !zero)
+        p = medium_from_resident(h, m, align, more);
+    if (p == NULL)
+        p = zero ? arena_alloc_zeroed(&h->arena, m, align) : arena_alloc(&h->arena, m, align, more);
     if (p == NULL) return NULL;
     if (zero) h->medium_zeroed = p;
     uint32_t inside = gate_enter_count(h, GATE_MEDIUM);
-    medium_came(h, m);
+    medium_came(h, m, 1);
+    if (h->kept_medium_room < MORE_BYTES) kept_bound_learn(h); /* it may never have freed one */
     medium_swing_learn(h);
     medium_leave(h, inside);
+    if (more != NULL && more->count != 0) more_keep(h, m, more);
     store_relaxed(&h->handed_out, h->handed_out + 1);
     return p;
 }
@@ -313,7 +370,7 @@ static bool medium_free_own(struct heap* h, unsigned m, void* p, uint16_t* block
     medium_swing_learn(h);
     kept_bound_learn(h);
     if (bytes <= h->kept_medium_max) {
-        unsigned places = medium_kept_count_max(h, row);
+        unsigned places = medium_kept_count_max(row);
         if (medium_kept_count(k) >= places || h->kept_medium_room < bytes)
             some = medium_make_room(h, row, places, bytes);
         weir_assert(medium_kept_count(k) < places); /* or the ring would have no limit any more */
@@ -377,7 +434,7 @@ WEIR_FN bool medium_grow(struct slice* s, const void* p, size_t size) {
     if (h == &heap_empty) return true;
     uint32_t inside = gate_enter_count(h, GATE_MEDIUM);
     medium_gone(h, before, 1, medium_bytes(before));
-    medium_came(h, m);
+    medium_came(h, m, 1);
     medium_leave(h, inside);
     return true;
 }
@@ -401,7 +458,7 @@ static void kept_bounds_anew(struct heap* h) {
     for (unsigned row = 0; row < KEPT_RINGS; row++) {
         struct kept_medium* k = &h->kept_medium[row];
         if (load_relaxed(&k->limit) == 0) continue; /* none was kept yet */
-        store_relaxed(&k->limit, k->from + medium_kept_count_max(h, row));
+        store_relaxed(&k->limit, k->from + medium_kept_count_max(row));
     }
 }
 

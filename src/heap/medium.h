@@ -18,18 +18,13 @@ enum { MEDIUM_DENSE_MAX = 2048 };
 
 /* The ring in which freed blocks of medium class m wait, and the row of kept_medium with its ends. */
 WEIR_INLINE unsigned medium_ring(unsigned m) { return m < KEPT_LONG ? m : KEPT_LONG; }
-/* Whether what the thread's blocks take goes down and up again by much, and heaps are few. */
-WEIR_INLINE bool medium_swings(const struct heap* h) {
-    enum { much = 4 };
-    return h->medium_swing != 0 && h->medium_swing >= h->medium_most / much && !heaps_are_many();
-}
-/* So many may wait there, by octave: fewer of large ones, as each takes the room of many small; of long ones
- * one in all. Another thread that starts or ends may change it at any time: whoever relies on it reads it
- * once. */
-WEIR_INLINE unsigned medium_kept_count_max(const struct heap* h, unsigned row) {
-    static const uint8_t by_octave[][2] = {{8, 32}, {16, 32}, {12, 32}, {8, 32}, {6, 32}, {1, 1}, {1, 1}};
+/* So many may wait there, by octave: where heaps are many, fewer of large ones, as each takes the room of
+ * many small; of long ones one in all. Another thread that starts or ends may change it at any time: whoever
+ * relies on it reads it once. */
+WEIR_INLINE unsigned medium_kept_count_max(unsigned row) {
+    static const uint8_t by_octave[][2] = {{32, 8}, {32, 16}, {32, 12}, {32, 8}, {32, 6}, {1, 1}, {1, 1}};
     static_assert(sizeof by_octave / sizeof by_octave[0] == KEPT_LONG / 8 + 1, "each octave has a row");
-    return by_octave[row / 8][medium_swings(h)];
+    return by_octave[row / 8][heaps_are_many()];
 }
 WEIR_INLINE size_t medium_bytes(unsigned m) { return size_classes[SMALL_CLASSES + m].bytes; }
 WEIR_INLINE unsigned medium_kept_count(const struct kept_medium* k) {

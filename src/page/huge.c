@@ -64,7 +64,7 @@ static struct {
 /* Huge from the first touch: a part of what is in use at a time, and above GROWTH_FEW extents a smaller one,
  * where of the pages of so many last extents no more than one in PARTS is not in use. */
 enum { GROWTH_SHARE = 4, GROWTH_FEW = 2, GROWTH_SHARE_MANY = 16 };
-enum { DENSE_EXTENTS = 2, DENSE_PARTS = 8, LOST_SHARE = 32, PAGE_SHIFT_MIN = 12 };
+enum { DENSE_EXTENTS = 2, DENSE_PARTS = 4, LOST_SHARE = 32, PAGE_SHIFT_MIN = 12 };
 /* Under a block that is large beside the heap, as much as large blocks were seen to be written to, up to so
  * many bytes: what is lost if it is not. */
 #define PROVEN_MAX (32 * MIB)
@@ -683,7 +683,8 @@ WEIR_FN unsigned huge_breaks(struct os_range goes, void* split[2]) {
     uintptr_t end = start + goes.bytes;
     size_t bytes = (size_t)SLICE_BYTES << extent_shift;
     unsigned count = 0;
-    huge_seal();
+    bool ahead = end > (uintptr_t)ahead_address(huge_ahead.from);
+    if (ahead && start < (uintptr_t)ahead_address(huge_ahead.end)) huge_seal();
     if (extents == NULL || start - regions[0].base >= (uintptr_t)regions[0].slices << SLICE_SHIFT) return 0;
     bool whole = align_down(start, bytes) == start && start + bytes <= end;
     if (!whole && extent_breaks(start)) split[count++] = (void*)start;

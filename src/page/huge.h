@@ -83,8 +83,9 @@ WEIR_FN void huge_forget_ahead(void);
 /* A look of those who return memory: where the heap has not grown since the last one, nothing is open any
  * more, and what is resident behind the frontier goes. */
 WEIR_FN void huge_settle(void);
-/* Under the page lock, before a range of the heap is given back: nothing is open any more. Where in the range
- * the huge pages are of which it has a part, and how many: the caller splits them first (os_split_huge). */
+/* Under the page lock, before a range of the heap is given back: where a part of it is open, nothing is any
+ * more. Where in the range the huge pages are of which it has a part, and how many: the caller splits them
+ * first (os_split_huge). */
 WEIR_FN unsigned huge_breaks(struct os_range goes, void* split[2]);
 /* For the release pass, under the page lock: whether the slice's holes are too few, with those around them,
  * to break a huge page up for. If not, it is broken up, and the holes around are marked for the next pass. */

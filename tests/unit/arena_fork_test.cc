@@ -207,10 +207,46 @@ void fork_at_each_step(bool goes_on, unsigned kept) {
     }));
 }
 
+// The same where several are taken at once: those that come along may be in use for nobody.
+void fork_where_some_come_along(bool goes_on) {
+    EXPECT_FINE(in_child([=] {
+        windows_are_endless();
+        stay_on_one_processor();
+        unit_attach();
+        lost_most = 1 + UNIT_ARENA_MORE;
+        uint32_t home = 0;
+        Random random(5);
+        for (unsigned i = 0; i < held_most; i += 2) held_alloc(i, random, &home, false);
+        Stepper::goes_on = goes_on;
+        unsigned came = 0;
+        for (unsigned round = 0; round < 24 && Stepper::bad == 0; round++) {
+            void* all[1 + UNIT_ARENA_MORE];
+            const unsigned m = static_cast<unsigned>(random.below(24));
+            Stepper::stride = 7 + round % 4 * 12;
+            Stepper::start();
+            unsigned count = unit_arena_alloc_some(&home, m, 1 + round % UNIT_ARENA_MORE, all);
+            Stepper::stop();
+            came += count - 1;
+            for (unsigned i = 0; i < count; i++) memset(all[i], 0xaa, class_bytes(m));
+            Stepper::end_child();
+            for (unsigned i = 0; i < count; i++) unit_arena_free(all[i]);
+            ASSERT_TRUE(unit_arena_check());
+        }
+        EXPECT_GT(came, 60u);
+        EXPECT_GT(Stepper::forks, 100u);
+        EXPECT_EQ(Stepper::bad, 0u);
+        EXPECT_TRUE(child_is_sound());
+    }));
+}
+
 // Absent elsewhere: an emulator's steps are not the program's, a sanitizer's are too many.
 TEST_NATIVE(Arena, AForkAtAnyInstructionWhoseChildGoesOn) { fork_at_each_step(true, 0); }
 TEST_NATIVE(Arena, AForkAtAnyInstructionWhoseChildAllocatesInTheHandler) { fork_at_each_step(false, 0); }
 TEST_NATIVE(Arena, AForkAtAnyInstructionWhileOthersKeepBlocks) { fork_at_each_step(true, 3); }
+TEST_NATIVE(Arena, AForkWhereSomeComeAlongWhoseChildGoesOn) { fork_where_some_come_along(true); }
+TEST_NATIVE(Arena, AForkWhereSomeComeAlongWhoseChildAllocatesInTheHandler) {
+    fork_where_some_come_along(false);
+}
 #endif
 
 // Absent: a sanitizer's own locks are left behind as well, and an emulator may end by its own assertions

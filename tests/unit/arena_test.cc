@@ -244,6 +244,68 @@ TEST(Arena, FewFreedBlocksWait) {
         }));
 }
 
+// Blocks that come along are a class's own, whole, and in use; off a free run, as far as that goes, and of
+// those that wait.
+TEST(Arena, SomeComeAlong) {
+    EXPECT_FINE(in_child([] {
+        windows_are_endless();
+        stay_on_one_processor();
+        unit_attach();
+        uint32_t home = 0;
+        for (unsigned m = 0; m < UNIT_SLAB_MEDIUM_CLASSES; m += 5) {
+            const uint64_t used = unit_arena_used(m);
+            void* all[2][1 + UNIT_ARENA_MORE];
+            unsigned count[2];
+            count[0] = unit_arena_alloc_some(&home, m, UNIT_ARENA_MORE, all[0]);
+            EXPECT_EQ(count[0], tag_is_on() ? 1u : 1u + UNIT_ARENA_MORE);
+            for (unsigned again : {0u, 1u}) {
+                count[1] = unit_arena_alloc_some(&home, m, 2, all[1]);
+                bool all_wait = again == 0 || 3 * class_bytes(m) <= UNIT_QUICK_CHUNK_BYTES;
+                EXPECT_TRUE(count[1] == (tag_is_on() ? 1u : 3u) || !all_wait) << class_bytes(m);
+                EXPECT_EQ(unit_arena_used(m), used + count[0] + count[1]);
+                for (unsigned k : {0u, 1u})
+                    for (unsigned i = 0; i < count[k]; i++)
+                        memset(all[k][i], static_cast<int>(16 * k + i), class_bytes(m));
+                for (unsigned k : {0u, 1u})
+                    for (unsigned i = 0; i < count[k]; i++) {
+                        Block b = {static_cast<unsigned char*>(all[k][i]), 0, class_bytes(m),
+                                   static_cast<unsigned char>(16 * k + i)};
+                        EXPECT_TRUE(block_intact(b, b.usable)) << class_bytes(m) << " " << again;
+                    }
+                EXPECT_TRUE(unit_arena_check());
+                for (unsigned i = 0; i < count[1]; i++) unit_arena_free(all[1][i]);
+            }
+            for (unsigned i = 0; i < count[0]; i++) unit_arena_free(all[0][i]);
+            EXPECT_EQ(unit_arena_used(m), used);
+            unit_arena_trim(); // the next class has a chunk for itself
+        }
+        EXPECT_TRUE(unit_arena_check());
+        expect_no_chunk_left();
+    }));
+}
+
+// No more than a run has.
+TEST(Arena, NoMoreComeAlongThanTheRunHas) {
+    EXPECT_FINE(in_child([] {
+        windows_are_endless();
+        stay_on_one_processor();
+        unit_attach();
+        if (tag_is_on()) return; // each is taken by itself then
+        const unsigned m = class_of(2048) - SMALL_CLASSES;
+        uint32_t home = 0;
+        std::vector<void*> all;
+        for (unsigned i = 0; i < UNIT_CHUNK_BYTES / 2048; i++) all.push_back(unit_arena_alloc(&home, m, 1));
+        EXPECT_EQ(chunk_count(), 1u);
+        for (unsigned i = 100; i < 103; i++) unit_arena_free(all[i]);
+        unit_arena_publish(); // a run of three
+        void* some[1 + UNIT_ARENA_MORE];
+        EXPECT_EQ(unit_arena_alloc_some(&home, m, UNIT_ARENA_MORE, some), 3u);
+        for (unsigned i = 0; i < 3; i++) EXPECT_EQ(bare(some[i]), bare(all[100 + i]));
+        EXPECT_EQ(chunk_count(), 1u);
+        EXPECT_TRUE(unit_arena_check());
+    }));
+}
+
 // Where use goes down and up again by much, what comes back waits, and a pass is told; where it only goes
 // down, it becomes runs.
 TEST(Arena, WhatComesAndGoesWaits) {

@@ -96,10 +96,10 @@ TEST(Depot, ThreadsLoseNoneAndGetNoneTwice) {
     }));
 }
 
-// What is there when a thread has freed `count` blocks that the caller took.
+// What is there when a thread has freed `count` blocks that the caller took, or some more: all that it has.
 void have_freed_by_another(unsigned count) {
     std::vector<void*> all;
-    for (unsigned i = 0; i < count; i++) all.push_back(unit_alloc(size));
+    while (all.size() < count || unit_kept_count(class_m()) != 0) all.push_back(unit_alloc(size));
     std::thread([&] {
         unit_attach();
         for (void* p : all) unit_free(p);

@@ -141,9 +141,20 @@ void unit_set_hooks(void (*attach)(bool first), void (*tick)(void)) {
     heap_tick_hook = tick;
 }
 
-void* unit_arena_alloc(uint32_t* home, unsigned m, size_t align) { return arena_alloc(home, m, align); }
+void* unit_arena_alloc(uint32_t* home, unsigned m, size_t align) { return arena_alloc(home, m, align, NULL); }
 void* unit_arena_alloc_resident(uint32_t* home, unsigned m, size_t align) {
-    return arena_alloc_resident(home, m, align);
+    return arena_alloc_resident(home, m, align, NULL);
+}
+unsigned unit_arena_alloc_some(uint32_t* home, unsigned m, unsigned most, void** all) {
+    static_assert((int)UNIT_ARENA_MORE == (int)ARENA_MORE, "the same");
+    struct arena_more more = {.most = most, .fresh = most};
+    all[0] = arena_alloc(home, m, 1, &more);
+    for (unsigned i = 0; i < more.count; i++) {
+        all[i + 1] = more.blocks[i].block;
+        weir_assert(more.blocks[i].known == arena_block_any(unit_slice(all[0]), all[i + 1]) ||
+                    unit_slice(all[i + 1]) != unit_slice(all[0]));
+    }
+    return all[0] == NULL ? 0 : more.count + 1;
 }
 uint64_t unit_release_owed(void) { return load_relaxed(&release_owed); }
 bool unit_arena_free(void* p) { return arena_free(&p, 1); }
@@ -184,7 +195,7 @@ unsigned unit_kept_places(unsigned m) {
     const struct kept_medium* k = &heap_self()->kept_medium[medium_ring(m)];
     return load_relaxed(&k->limit) - load_relaxed(&k->from);
 }
-unsigned unit_kept_count_max(unsigned m) { return medium_kept_count_max(heap_self(), medium_ring(m)); }
+unsigned unit_kept_count_max(unsigned m) { return medium_kept_count_max(medium_ring(m)); }
 void* unit_kept_block(unsigned m) {
     return unit_kept_count(m) == 0 ? NULL : medium_youngest(heap_self(), medium_ring(m))->block;
 }

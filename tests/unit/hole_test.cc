@@ -123,7 +123,7 @@ struct Emptied {
         for (size_t i = blocks.all.size(); i-- > 0;)
             if (is_in(blocks.all[i].p)) blocks.free(i);
         unit_collect();
-        EXPECT_EQ(state_bits(slab, hole_of), mask);
+        EXPECT_EQ(hole_of(state_of(slab)), mask);
     }
     bool is_in(const void* p) const {
         uintptr_t page = page_of(p) - (slice_address(slab) >> page_shift);
@@ -155,7 +155,7 @@ TEST(Holes, PurgedOnesComeBackAndAreCounted) {
         EXPECT_EQ(f.hole_bytes, 14u << 12);
         EXPECT_EQ(load_relaxed(&hole_pending), 14u << 12);
         EXPECT_TRUE(release_all());
-        EXPECT_EQ(state_bits(e.slab, hole_clean), e.mask);
+        EXPECT_EQ(hole_clean(state_of(e.slab)), e.mask);
         unit_census(&f);
         EXPECT_EQ(f.hole_bytes, 0u);
         EXPECT_EQ(load_relaxed(&span_totals.purged), 14u << 12);
@@ -180,16 +180,16 @@ TEST(Holes, BeingPurgedAreNotToBeHad) {
         Emptied e;
         Gate gate;
         gate.wait();
-        EXPECT_EQ(state_bits(e.slab, hole_busy), e.mask);
-        EXPECT_EQ(state_bits(e.slab, hole_dirty), 0u);
+        EXPECT_EQ(hole_busy(state_of(e.slab)), e.mask);
+        EXPECT_EQ(hole_dirty(state_of(e.slab)), 0u);
         EXPECT_EQ(hole_take(e.slab, hole_all()), 0u);
         for (unsigned i = 0; i < 1000; i++) ASSERT_TRUE(e.blocks.alloc(64)); // elsewhere, without a wait
         EXPECT_EQ(e.count_in(), 0u);
         EXPECT_GE(unit_check_slabs(), 0);
         EXPECT_TRUE(gate.join());
         EXPECT_TRUE(contents_right(e.blocks));
-        EXPECT_EQ(state_bits(e.slab, hole_busy), 0u);
-        EXPECT_EQ(state_bits(e.slab, hole_clean), e.mask);
+        EXPECT_EQ(hole_busy(state_of(e.slab)), 0u);
+        EXPECT_EQ(hole_clean(state_of(e.slab)), e.mask);
         // Who found nothing in the slab may have left it: a free makes it somebody's again.
         for (size_t i = 0; i < e.blocks.all.size(); i++)
             if (unit_slice(e.blocks.all[i].p) == e.slab) {
@@ -243,11 +243,11 @@ TEST(Holes, ThatComeDuringAPurgeAreNotForgotten) {
                 page_of(e.blocks.all[i].p) != slice_address(e.slab) >> page_shift)
                 e.blocks.free(i);
         unit_collect();
-        EXPECT_EQ(state_bits(e.slab, hole_of), 0xfffeu);
+        EXPECT_EQ(hole_of(state_of(e.slab)), 0xfffeu);
         EXPECT_TRUE(gate.join());
-        EXPECT_EQ(state_bits(e.slab, hole_clean), e.mask);
+        EXPECT_EQ(hole_clean(state_of(e.slab)), e.mask);
         EXPECT_TRUE(release_all());
-        EXPECT_EQ(state_bits(e.slab, hole_clean), 0xfffeu);
+        EXPECT_EQ(hole_clean(state_of(e.slab)), 0xfffeu);
         EXPECT_EQ(load_relaxed(&hole_pending), 0u);
     }));
 }
@@ -281,15 +281,15 @@ TEST(Holes, StayWhatTheyAreWhenThePurgeIsRefused) {
         for (unsigned i = 0; i < 3; i++) {
             refuse_purges(~0ull);
             EXPECT_FALSE(release_all());
-            EXPECT_EQ(state_bits(e.slab, hole_dirty), e.mask);
-            EXPECT_EQ(state_bits(e.slab, hole_busy), 0u);
+            EXPECT_EQ(hole_dirty(state_of(e.slab)), e.mask);
+            EXPECT_EQ(hole_busy(state_of(e.slab)), 0u);
         }
         struct unit_figures f;
         unit_census(&f);
         EXPECT_EQ(f.hole_bytes, 14u << 12);
         os_fault_hook = nullptr;
         EXPECT_TRUE(release_all()) << "what was refused is never tried again";
-        EXPECT_EQ(state_bits(e.slab, hole_clean), e.mask);
+        EXPECT_EQ(hole_clean(state_of(e.slab)), e.mask);
         EXPECT_EQ(load_relaxed(&span_totals.purged), 14u << 12);
     }));
     EXPECT_FINE(in_child([] { // and come back as such
@@ -308,7 +308,7 @@ TEST(Holes, StayWhatTheyAreWhenThePurgeIsRefused) {
         for (unsigned i = 0; i < 1000; i++) ASSERT_TRUE(e.blocks.alloc(64));
         gate.join();
         EXPECT_TRUE(contents_right(e.blocks));
-        EXPECT_EQ(state_bits(e.slab, hole_busy), 0u);
+        EXPECT_EQ(hole_busy(state_of(e.slab)), 0u);
         EXPECT_GE(unit_check_slabs(), 0);
     }));
 }
@@ -360,7 +360,7 @@ TEST(Holes, SurviveAForkInTheMiddleOfAPurge) {
         gate.wait();
         int status = forked([&] {
             os_fault_hook = nullptr;
-            EXPECT_EQ(state_bits(e.slab, hole_busy), 0u);
+            EXPECT_EQ(hole_busy(state_of(e.slab)), 0u);
             EXPECT_TRUE(contents_right(e.blocks));
             for (unsigned i = 0; i < 2000; i++) EXPECT_TRUE(e.blocks.alloc(64));
             EXPECT_GE(unit_check_slabs(), 0);
@@ -369,7 +369,7 @@ TEST(Holes, SurviveAForkInTheMiddleOfAPurge) {
         });
         EXPECT_EQ(status, 0);
         EXPECT_TRUE(gate.join());
-        EXPECT_EQ(state_bits(e.slab, hole_clean), e.mask);
+        EXPECT_EQ(hole_clean(state_of(e.slab)), e.mask);
         EXPECT_TRUE(contents_right(e.blocks));
     }));
 }

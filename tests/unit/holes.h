@@ -160,9 +160,7 @@ inline bool is_resident(uintptr_t page) {
     EXPECT_EQ(mincore(reinterpret_cast<void*>(page << page_shift), size_t{1} << page_shift, &what), 0);
     return (what & 1) != 0;
 }
-inline uint32_t state_bits(const struct slice* s, uint32_t (*mask)(uint64_t)) {
-    return mask(load_acquire(&slice_pages(s)->state));
-}
+inline uint64_t state_of(const struct slice* s) { return load_acquire(&slice_pages(s)->state); }
 
 // When nothing is left in bins and on lists (unit_collect): the pages of the blocks' slabs that no block
 // touches, and no others, are holes; and `resident`, of a machine's pages: those others alone are resident.
@@ -175,7 +173,7 @@ inline void expect_holes_exact(const Blocks& blocks, bool resident) {
         if (unit_is_large(s)) continue;
         for (uint32_t i = 0; i < s->span_slices * slice_page_count(); i++) {
             struct slice* part = s + i / slice_page_count();
-            bool hole = (state_bits(part, hole_of) >> i % slice_page_count() & 1) != 0;
+            bool hole = (hole_of(state_of(part)) >> i % slice_page_count() & 1) != 0;
             uintptr_t page = (slice_address(s) >> page_shift) + i;
             // With tags a chunk's last unit is no block's.
             bool end = tag_is_on() && s->kind == SLICE_CHUNK && i + 1 == s->span_slices * slice_page_count();

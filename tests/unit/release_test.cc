@@ -119,11 +119,11 @@ TEST(Release, HolesGoWhenTheyWereThereForAWindow) {
         if (page_shift != 12) return;
         empty(0, 4);
         windows.end();
-        EXPECT_EQ(state_bits(slab, hole_clean), 0u); // they came during it
+        EXPECT_EQ(hole_clean(state_of(slab)), 0u); // they came during it
         EXPECT_EQ(load_relaxed(&hole_pending), 4u << 12);
         empty(4, 8);
         windows.end();
-        EXPECT_EQ(state_bits(slab, hole_clean), 0x000fu);
+        EXPECT_EQ(hole_clean(state_of(slab)), 0x000fu);
         EXPECT_EQ(load_relaxed(&hole_pending), 4u << 12);
         EXPECT_EQ(purged(), 4u << 12);
         windows.while_counting([&] { // a dirty one is used again
@@ -147,7 +147,7 @@ TEST(Release, HolesThatWereNeededStay) {
         for (unsigned i = 0; i < 4; i++) {
             while (blocks.all.size() > 32) blocks.free(blocks.all.size() - 1);
             unit_collect();
-            EXPECT_EQ(__builtin_popcount(state_bits(slab, hole_of)), 8);
+            EXPECT_EQ(__builtin_popcount(hole_of(state_of(slab))), 8);
             windows.end();
             windows.while_counting([&] {
                 while (blocks.all.size() < 64) blocks.alloc(1024);
@@ -258,7 +258,7 @@ TEST(Release, AloneDirtyHolesHaveABound) {
         release_poke();
         EXPECT_EQ(load_relaxed(&release_state), RELEASE_ALONE);
         uint64_t most = 0; // what it was, less what went
-        for (const Block& b : blocks.all) most += __builtin_popcount(state_bits(unit_slice(b.p), hole_dirty));
+        for (const Block& b : blocks.all) most += __builtin_popcount(hole_dirty(state_of(unit_slice(b.p))));
         EXPECT_LE(most << page_shift, uint64_t{49} << 20);
         EXPECT_GE(purged(), uint64_t{20} << 20);
         EXPECT_TRUE(contents_right(blocks));
@@ -527,7 +527,7 @@ TEST_UNEMULATED(Release, PagesBehindALargeBlockGo) {
         for (size_t i = 0; i < 3 * pages; i++) EXPECT_EQ(is_resident(page_of(p) + i), i <= pages) << i;
         // To the slice's end: no tail.
         ASSERT_TRUE(blocks.realloc(0, 2 * SLICE_BYTES));
-        EXPECT_EQ(state_bits(unit_slice(p), hole_of), 0u);
+        EXPECT_EQ(hole_of(state_of(unit_slice(p))), 0u);
         unit_census(&f);
         EXPECT_EQ(f.hole_bytes, 0u);
         EXPECT_TRUE(contents_right(blocks));
