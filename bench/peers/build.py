@@ -26,8 +26,10 @@ import shlex
 import shutil
 import subprocess
 import sys
+import threading
 import time
 import tomllib
+from concurrent.futures import ThreadPoolExecutor
 
 HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
@@ -82,6 +84,9 @@ class Step:
 
 # ---- sources
 
+FETCHING = threading.Lock()  # for all peers at once, by the first one
+
+
 def locked():
     """Crate name -> its entry in Cargo.lock, which has version and checksum."""
     with open(HERE / "Cargo.lock", "rb") as file:
@@ -90,10 +95,11 @@ def locked():
 
 def sources_fetched(folder, crates, step):
     """Unpacked crates under FOLDER; cargo compares them with the checksums in Cargo.lock."""
-    missing = [name for name, package in crates.items() if not (folder / f"{name}-{package['version']}").is_dir()]
-    if missing:
-        step.run("cargo", "vendor", "--quiet", "--locked", "--versioned-dirs", "--manifest-path", HERE / "Cargo.toml",
-                 folder, cwd=HERE)
+    with FETCHING:
+        missing = [name for name, package in crates.items() if not (folder / f"{name}-{package['version']}").is_dir()]
+        if missing:
+            step.run("cargo", "vendor", "--quiet", "--locked", "--versioned-dirs", "--manifest-path", HERE / "Cargo.toml",
+                     folder, cwd=HERE)
 
 
 def matched(where, file, pattern):
@@ -328,16 +334,17 @@ def main():
     directory = options.dir.resolve()
     directory.mkdir(parents=True, exist_ok=True)
     passed, reasons = 0, {}
-    for row in rows:
-        if options.names and row["name"] not in options.names:
-            continue
-        try:
-            peer, seconds = peer_built(row, directory, options.jobs)
-            print(f"ok      {row['name']:<22} {peer['version']:<18} {f'{seconds:.1f} s' if seconds else 'up to date'}", flush=True)
-            passed += 1
-        except Unbuildable as error:
-            reasons[row["name"]] = str(error)
-            print(f"FAILED  {row['name']:<22} {error}", flush=True)
+    chosen = [row for row in rows if not options.names or row["name"] in options.names]
+    with ThreadPoolExecutor(2) as pool:  # some are configured for as long as others are compiled
+        building = [pool.submit(peer_built, row, directory, options.jobs) for row in chosen]
+        for row, built in zip(chosen, building):
+            try:
+                peer, seconds = built.result()
+                print(f"ok      {row['name']:<22} {peer['version']:<18} {f'{seconds:.1f} s' if seconds else 'up to date'}", flush=True)
+                passed += 1
+            except Unbuildable as error:
+                reasons[row["name"]] = str(error)
+                print(f"FAILED  {row['name']:<22} {error}", flush=True)
     manifest_write(directory, rows, reasons)
     print(f"{passed} passed, {len(reasons)} failed")
     return 1 if reasons or not passed else 0

@@ -178,15 +178,15 @@ static WEIR_NOINLINE void more_keep(struct heap* h, unsigned m, const struct are
 }
 
 /* How many may come along with one of class m, of which the thread has several: of those that wait as many as
- * have room, of others a part of what it has. */
+ * have room, of others a part of what it has. Outside the gate: a visitor may be taking what is kept. */
 enum { MORE_BYTES = 32768, MORE_PART = 8 };
 static WEIR_NOINLINE struct arena_more* medium_more(const struct heap* h, unsigned m,
                                                     struct arena_more* more) {
     size_t bytes = medium_bytes(m);
     more->count = 0;
-    if (bytes > MORE_BYTES / 2 || h->kept_medium_room < MORE_BYTES) return NULL;
+    if (bytes > MORE_BYTES / 2 || load_relaxed(&h->kept_medium_room) < MORE_BYTES) return NULL;
     more->most = bytes <= MORE_BYTES / ARENA_MORE ? ARENA_MORE : (unsigned)(MORE_BYTES / bytes);
-    more->fresh = h->medium_out[m] / MORE_PART;
+    more->fresh = load_relaxed(&h->medium_out[m]) / MORE_PART;
     if (more->fresh > more->most) more->fresh = more->most;
     return more;
 }
@@ -207,7 +207,7 @@ static void* medium_from_arena(struct heap* h, unsigned m, size_t align, bool ze
     struct arena_more* more = NULL;
     void* p = NULL;
     if (weir_unlikely(load_relaxed(&depot_is_used)) && (p = medium_from_depot(h, m, align)) != NULL) return p;
-    if (m < LONG_CLASS && h->medium_out[m] >= MORE_PART) more = medium_more(h, m, &room);
+    if (m < LONG_CLASS && load_relaxed(&h->medium_out[m]) >= MORE_PART) more = medium_more(h, m, &room);
     if (medium_kept_bytes(h) > kept_grows + (ptrdiff_t)h->medium_longest && !zero)
         p = medium_from_resident(h, m, align, more);
     if (p == NULL)
