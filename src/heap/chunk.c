@@ -109,7 +109,7 @@ WEIR_FN void run_take(struct chunk* k, uint32_t start, uint32_t unit, uint32_t u
     free_clear(k, unit);
 }
 
-/* From the last one on: before a block starts, what is in front of it goes as far. */
+/* Until all have started there is a gap between two of them, where nothing does: see chunk_rebuild. */
 WEIR_FN void run_divide(struct chunk* k, uint32_t unit, uint32_t units, unsigned m, unsigned more) {
     for (uint32_t at = unit + more * units; at != unit; at -= units) {
         store_relaxed(&k->blocks[at / GROUP_UNITS],

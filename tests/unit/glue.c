@@ -151,6 +151,7 @@ unsigned unit_arena_alloc_some(uint32_t* home, unsigned m, unsigned most, void**
     all[0] = arena_alloc(home, m, 1, &more);
     for (unsigned i = 0; i < more.count; i++) {
         all[i + 1] = more.blocks[i].block;
+        weir_assert((load_relaxed(more.blocks[i].known) & (BLOCK_KEPT | BLOCK_QUICK)) == BLOCK_KEPT);
         weir_assert(more.blocks[i].known == arena_block_any(unit_slice(all[0]), all[i + 1]) ||
                     unit_slice(all[i + 1]) != unit_slice(all[0]));
     }

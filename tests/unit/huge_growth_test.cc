@@ -429,6 +429,39 @@ TEST_NATIVE(HugeGrowth, WhatWentComesBackBySmallPages) {
     }));
 }
 
+// What is given back elsewhere closes nothing.
+TEST_NATIVE(HugeGrowth, WhatGoesElsewhereLeavesTheEndOpen) {
+    if (!kernel_has_huge_pages()) return expect_none_without();
+    EXPECT_FINE(in_child([] {
+        Grown heap(24);
+        ASSERT_EQ(huge_ahead.open, true);
+        size_t before = resident_pages(heap_start(), heap_end());
+        for (size_t i = 0; i < 4 * MIB / block_bytes; i++)
+            if (page_of(heap.blocks[i]) % 2 == 0) unit_free(heap.blocks[i]);
+        unit_collect();
+        EXPECT_TRUE(release_all());
+        EXPECT_LT(resident_pages(heap_start(), heap_end()), before - 400);
+        EXPECT_EQ(huge_ahead.open, true);
+        EXPECT_TRUE(span_check());
+    }));
+}
+
+// Blocks need not fill what the heap grows by: three of four pages suffice.
+TEST_NATIVE(HugeGrowth, WhereThreeOfFourPagesAreWritten) {
+    if (!kernel_has_huge_pages()) return expect_none_without();
+    for (size_t written : {13u, 11u}) { // of 16
+        EXPECT_FINE(in_child([&] {
+            start();
+            for (size_t i = 0; i < 40 * MIB / (64 * KIB); i++)
+                memset(unit_alloc(64 * KIB), 1, written * 4096);
+            if (written == 13)
+                EXPECT_GE(huge_totals.opened, 4u); // what is lost has a bound of its own
+            else
+                EXPECT_LE(huge_totals.opened, 1u);
+        }));
+    }
+}
+
 TEST_NATIVE(HugeGrowth, WhatGoesInPartIsSplitFirst) {
     if (!kernel_has_huge_pages()) return expect_none_without();
     EXPECT_FINE(in_child([] {
