@@ -395,35 +395,42 @@ TEST(MediumKept, ManyHeapsKeepLessEach) {
     EXPECT_FINE(in_child([] {
         start("release=off");
         enum { STEADY = 3 << 20 };
-        auto kept_max = [](unsigned rounds, unsigned freed) {
+        // In fewer slow calls than after which it forgets what went down and up.
+        auto take = [](unsigned count) {
+            std::vector<void*> all;
+            for (unsigned i = 0; i < count; i++) all.push_back(unit_alloc(65536));
+            return all;
+        };
+        auto steady_max = [&] {
             unit_collect(); // it went neither down nor up
-            for (; rounds != 0; rounds--) {
-                std::vector<void*> all;
-                for (unsigned i = 0; i < 800; i++) all.push_back(unit_alloc(16384));
-                for (unsigned i = 0; i < freed; i++, all.pop_back()) unit_free(all.back());
-                if (freed == 800) continue;
-                size_t most = unit_kept_medium_max();
-                for (void* p : all) unit_free(p);
-                return most;
-            }
+            std::vector<void*> all = take(200);
+            for (unsigned i = 0; i < 3; i++, all.pop_back()) unit_free(all.back()); // a ring holds one
+            size_t most = unit_kept_medium_max();
+            for (void* p : all) unit_free(p);
+            return most;
+        };
+        auto swing_max = [&] {
+            unit_collect();
+            for (unsigned round = 0; round < 2; round++)
+                for (void* p : take(135)) unit_free(p);
             return unit_kept_medium_max();
         };
         const size_t bound = core_options.thread_kept_max;
-        EXPECT_EQ(kept_max(1, 20), STEADY); // more than a ring has
-        EXPECT_EQ(kept_max(2, 800), bound);
+        EXPECT_EQ(steady_max(), STEADY);
+        EXPECT_EQ(swing_max(), bound);
         OtherHeaps others;
         others.more_until(7); // and this one
-        EXPECT_EQ(kept_max(1, 20), STEADY);
-        size_t share = kept_max(2, 800);
+        EXPECT_EQ(steady_max(), STEADY);
+        size_t share = swing_max();
         EXPECT_GE(share, bound / 8);
         EXPECT_LE(share, bound / 8 + STEADY);
         others.more_until(8);
-        EXPECT_EQ(kept_max(1, 20), 524288u);
-        EXPECT_LE(kept_max(2, 800), 524288u);
+        EXPECT_EQ(steady_max(), 524288u);
+        EXPECT_LE(swing_max(), 524288u);
         take_and_give_back(20);
         EXPECT_LT(unit_kept_medium_max(), 300000u);
         core_options.thread_kept_max = 262144;
-        EXPECT_EQ(kept_max(1, 20), 262144u);
+        EXPECT_EQ(steady_max(), 262144u);
     }));
 }
 
