@@ -112,8 +112,8 @@ struct Emptied {
     Blocks blocks;
     struct slice* slab;
     uint32_t mask = 0x7ffe;
-    Emptied() {
-        windows_are_endless();
+    explicit Emptied(const char* options = "") {
+        windows_are_endless(options);
         start_with_pages(12);
         for (unsigned i = 0; i < 2 * slab_capacity(64); i++) blocks.alloc(64);
         slab = unit_slice(blocks.all[0].p);
@@ -349,6 +349,32 @@ TEST(Holes, RandomPurgesAreRefused) {
         Random mine(5);
         for (unsigned c = 0; c < SLAB_CLASSES && !::testing::Test::HasFailure(); c += 5)
             run_class(c, mine, unit_rounds(6), false, [] { release_all(); });
+    }));
+}
+
+// Nor is anything else of the program's touched, whatever the records within a span hold.
+TEST(Holes, OfOtherRegionsAreFoundByAForksChild) {
+    EXPECT_FINE(in_child([] {
+        Emptied e(":reserve=8m");
+        const size_t bytes = 2 * MIB; // its slices but for the first and the last say nothing of their region
+        std::vector<unsigned char*> large;
+        for (unsigned i = 0; i < 20; i++) {
+            large.push_back(static_cast<unsigned char*>(unit_alloc(bytes)));
+            ASSERT_NE(large.back(), nullptr);
+            memset(large.back(), 0xff, bytes);
+        }
+        ASSERT_GE(region_count, 2u);
+        Gate gate;
+        gate.wait();
+        int status = forked([&] {
+            os_fault_hook = nullptr;
+            EXPECT_EQ(hole_busy(state_of(e.slab)), 0u);
+            for (const unsigned char* p : large)
+                EXPECT_EQ(std::count(p, p + bytes, 0xff), static_cast<long>(bytes));
+            release_all();
+        });
+        EXPECT_EQ(status, 0);
+        EXPECT_TRUE(gate.join());
     }));
 }
 
