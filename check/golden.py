@@ -596,6 +596,8 @@ def main():
     arguments = parser.parse_args()
     if arguments.self_test:
         return self_test()
+    if arguments.save:
+        arguments.save.unlink(missing_ok=True)  # where measuring fails, an older one is not to stand for it
     chosen = [f for f in FLAVOURS if not arguments.flavour or f.name in arguments.flavour]
     if arguments.lib:
         chosen = FLAVOURS[:1]

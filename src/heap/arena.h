@@ -104,7 +104,7 @@ enum { ARENA_MORE = 8 };
 struct arena_more {
     unsigned most;  /* of them that may, where they wait for their class's next; */
     unsigned fresh; /* where they are cut off a free run */
-    unsigned count;
+    unsigned count; /* 0 before */
     struct kept_block blocks[ARENA_MORE];
 };
 /* A block of medium class m (class SMALL_CLASSES + m) whose address is a multiple of `align`, a power of two

@@ -388,7 +388,8 @@ WEIR_FN void orphan_visit(struct slice* s, const struct slice_pages* r, uint64_t
     orphan_put(s);
 }
 
-static void orphan_forget(struct slice* s, void* context) {
+static void orphan_forget(struct slice* s, struct slice_pages* pages, void* context) {
+    (void)pages;
     (void)context;
     if (load_relaxed(&s->kind) == SLICE_SLAB) s->flags &= (uint8_t)~SLICE_ORPHAN;
 }

@@ -352,7 +352,8 @@ static void registry_repair(struct heap* self) {
     }
 }
 
-static void slab_list_again(struct slice* s, void* heap) {
+static void slab_list_again(struct slice* s, struct slice_pages* pages, void* heap) {
+    (void)pages;
     struct heap* h = heap;
     if (load_relaxed(&s->kind) == SLICE_SLAB && owner_heap(load_relaxed(&s->owner)) == h)
         available_list_again(h, s);
@@ -550,7 +551,8 @@ WEIR_FN void heap_fork_parent(void) {
 /* A slab whose owner did not come along: nobody's now. Which of its free blocks were where, only the
  * owner knew, so they count as in use. The survivor's go back on its lists if another thread was about to
  * take one away. */
-static void slab_leave_behind(struct slice* s, void* survivor) {
+static void slab_leave_behind(struct slice* s, struct slice_pages* pages, void* survivor) {
+    (void)pages;
     if (load_relaxed(&s->kind) != SLICE_SLAB) return;
     struct heap* self = survivor;
     struct heap* owner = owner_heap(load_relaxed(&s->owner));

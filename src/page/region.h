@@ -54,7 +54,8 @@ WEIR_INLINE uint32_t slice_index(const struct slice* s) {
     return (uint32_t)(s - region_slices(&regions[s->region]));
 }
 
-/* What is known of the slice's OS pages; its record lies below the region's frontier. */
+/* What is known of the slice's OS pages; its record lies below the region's frontier, and is in use: one
+ * within a span, but a slab's, may not say which region it is in. */
 WEIR_INLINE struct slice_pages* slice_pages(const struct slice* s) {
     return (struct slice_pages*)regions[s->region].pages + slice_index(s);
 }

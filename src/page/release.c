@@ -99,22 +99,17 @@ static bool pass_refused;      /* Sync: release_lock; the kernel kept something 
 static uint64_t refused_bytes; /* Sync: relaxed; free bytes of which it took nothing when asked last */
 static uint32_t batches;       /* Sync: atomic; that ended, for those who wait for one */
 
-static void busy_forget(struct slice* s, uint64_t* word) {
-    if (hole_busy(load_relaxed(word)) == 0) return;
+static void busy_forget(struct slice* s, struct slice_pages* pages, void* context) {
+    (void)context;
+    if (hole_busy(load_relaxed(&pages->state)) == 0) return;
     hole_mark(s);
-    (void)__atomic_fetch_and(word, ~(PAGES_ALL << PAGES_BUSY_SHIFT), __ATOMIC_RELEASE);
+    (void)__atomic_fetch_and(&pages->state, ~(PAGES_ALL << PAGES_BUSY_SHIFT), __ATOMIC_RELEASE);
 }
 
 /* In a child: nobody ends the batch. It may be half made or half finished, and what is finished may be out of
- * use since, with its region: what is busy says each page itself. By the region, as a record within a span
- * may not say which it is in. */
+ * use since, with its region: what is busy says each page itself. */
 static void batch_abandon(void) {
-    for (uint32_t row = 0; row < region_count && batch.slices != 0; row++) {
-        const struct region* r = &regions[row];
-        if (r->base == 0) continue;
-        struct slice_pages* pages = (struct slice_pages*)r->pages;
-        for (uint32_t i = r->first; i < r->frontier; i++) busy_forget(region_slices(r) + i, &pages[i].state);
-    }
+    if (batch.slices != 0) span_visit_records(busy_forget, NULL);
     batch.slices = batch.ranges = batch.splits = 0;
 }
 

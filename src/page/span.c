@@ -791,11 +791,12 @@ WEIR_FN void span_visit(void (*visit)(struct slice* s, void* context), void* con
     os_lock_give(&page_lock);
 }
 
-WEIR_FN void span_visit_records(void (*visit)(struct slice* s, void* context), void* context) {
+WEIR_FN void span_visit_records(record_visit* visit, void* context) {
     for (uint32_t row = 0; row < region_count; row++) {
         const struct region* r = &regions[row];
         if (r->base == 0) continue;
-        for (uint32_t i = r->first; i < r->frontier; i++) visit(region_slices(r) + i, context);
+        for (uint32_t i = r->first; i < r->frontier; i++)
+            visit(region_slices(r) + i, (struct slice_pages*)r->pages + i, context);
     }
 }
 

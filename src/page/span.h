@@ -76,9 +76,11 @@ WEIR_FN uint64_t span_window(void);
 WEIR_FN void* span_meta_alloc(size_t bytes);
 /* Call `visit` for the first slice of every span of every region, under the page lock. */
 WEIR_FN void span_visit(void (*visit)(struct slice* s, void* context), void* context);
-/* The same for every record below the frontiers, whether it starts a span or not: right even when the
- * page layer was interrupted half-way. Takes no lock: for the only thread of a fork's child. */
-WEIR_FN void span_visit_records(void (*visit)(struct slice* s, void* context), void* context);
+/* The same for every record below the frontiers, whether it starts a span or not, with what is known of its
+ * pages: right even when the page layer was interrupted half-way. One within a span may not say which region
+ * it is in. Takes no lock: for the only thread of a fork's child. */
+typedef void record_visit(struct slice* s, struct slice_pages* pages, void* context);
+WEIR_FN void span_visit_records(record_visit* visit, void* context);
 /* In the child of a fork that interrupted this thread while it held the page lock: the lists may be half
  * changed. Holds until the lock is taken next. */
 WEIR_FN void span_interrupted(void);
