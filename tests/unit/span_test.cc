@@ -836,9 +836,7 @@ TEST(Span, VisitsEverySpanOnce) {
                 if (s->kind != SLICE_FREE) (*all->spans)[s]++;
             },
             &seen);
-        auto count = [](struct slice*, struct slice_pages*, void* all) {
-            static_cast<Seen*>(all)->records++;
-        };
+        auto count = [](slice*, struct slice_pages*, void* all) { static_cast<Seen*>(all)->records++; };
         span_visit_records(count, &seen);
         uint64_t below = 0;
         for (uint32_t row = 0; row < region_count; row++) below += regions[row].frontier - regions[row].first;
