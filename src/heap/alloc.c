@@ -148,8 +148,9 @@ static WEIR_NOINLINE void* alloc_next(size_t size) {
     struct heap* h = heap_self();
     if (weir_unlikely(!medium_next_serves(size))) return alloc_unkept(size);
     unsigned m = class_of(size) + 1 - SMALL_CLASSES;
-    if (medium_kept_count(medium_ends(h, m)) == 0 && medium_kept_count(medium_ends(h, m + 1)) > 1) m++;
-    void* p = medium_unkeep(h, m);
+    unsigned least = 1;
+    if (medium_freed_count(h, m) < least) m++, least = 2;
+    void* p = medium_freed_count(h, m) < least ? NULL : medium_unkeep(h, m);
     if (p == NULL) return alloc_unkept(size);
     h->guard_left--; /* heap_empty has none, and is never written to */
     return p;

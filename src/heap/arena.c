@@ -159,7 +159,7 @@ WEIR_NOINLINE static void* quick_pop(struct arena* a, unsigned m, uint32_t align
     if (tag_is_on()) return NULL;
     const struct chunk* k = a->chunks[bit_low(a->quick_with[m])];
     if (((k->quick[m] - 1u) & (align_units - 1)) != 0) return NULL;
-    void* p = quick_take(a, m, BLOCK_KEPT | BLOCK_QUICK).block;
+    void* p = quick_take(a, m, BLOCK_KEPT | BLOCK_QUICK | BLOCK_FRESH).block;
     unsigned along = 0;
     if (more != NULL) {
         while (along < more->most && a->quick_with[m] != 0)

@@ -41,15 +41,16 @@ enum { GROUP_BYTES = GROUP_UNITS * UNIT_BYTES, SLICE_GROUPS = SLICE_BYTES / GROU
 enum { QUICK_CHUNK_BYTES = 32768, QUICK_BYTES = 262144, QUICK_BYTES_GROWS = 65536, QUICK_LOOK = 4096 };
 enum { BINS_EXACT = 16, RUN_BINS = BINS_EXACT + 9 * 8 + 1 };
 /* What is known of the block that starts in a group: its medium class + 1, which unit of the group it starts
- * at, whether it is free: kept by a thread for its next allocation, or on a quick list (both bits); and
- * whether it has a tag, in which case it is no block to who does not look for that bit. 0: none starts there.
- */
+ * at, whether it is free: kept by a thread for its next allocation, or on a quick list (both bits); whether a
+ * kept one is fresh, cut off a run and nobody's so far, so that it may have no memory; and whether it has a
+ * tag, in which case it is no block to who does not look for that bit. 0: none starts there. */
 enum {
     BLOCK_CLASS = 0x7f,
     BLOCK_UNIT_SHIFT = UNIT_SHIFT,
     BLOCK_UNIT = 7,
     BLOCK_KEPT = 0x400,
-    BLOCK_QUICK = 0x800
+    BLOCK_QUICK = 0x800,
+    BLOCK_FRESH = 0x1000
 };
 enum { BLOCK_TAGGED = 0x8000 };
 static_assert((int)MEDIUM_CLASSES < (int)BLOCK_CLASS, "a class has a number in it");

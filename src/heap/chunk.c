@@ -112,8 +112,8 @@ WEIR_FN void run_take(struct chunk* k, uint32_t start, uint32_t unit, uint32_t u
 /* Until all have started there is a gap between two of them, where nothing does: see chunk_rebuild. */
 WEIR_FN void run_divide(struct chunk* k, uint32_t unit, uint32_t units, unsigned m, unsigned more) {
     for (uint32_t at = unit + more * units; at != unit; at -= units) {
-        store_relaxed(&k->blocks[at / GROUP_UNITS],
-                      (uint16_t)((at % GROUP_UNITS) << BLOCK_UNIT_SHIFT | (m + 1) | BLOCK_KEPT));
+        store_relaxed(&k->blocks[at / GROUP_UNITS], (uint16_t)((at % GROUP_UNITS) << BLOCK_UNIT_SHIFT |
+                                                               (m + 1) | BLOCK_KEPT | BLOCK_FRESH));
         commit();
         starts_put(k, at);
     }

@@ -89,15 +89,17 @@ static bool medium_swings(const struct heap* h) {
 
 /* What the thread may keep: a part of what it took from chunks, since that is what comes and goes, and a
  * block as long as those that it frees; and of what goes down and up again by much, a share for each thread.
- * Where heaps are many, less at the most: what sleeping ones keep holds whole chunks. */
+ * Of what comes and goes so much for the first HEAPS_MANY heaps at the most, which more of them share down to
+ * a least each: what sleeping ones keep holds whole chunks. */
 static ptrdiff_t medium_kept_max(const struct heap* h) {
-    enum { least = 65536, parts = 4, steady = 3 << 20, of_many = 524288 };
+    enum { least = 65536, parts = 4, steady = 3 << 20, steady_least = 524288 };
     uint64_t most = core_options.thread_kept_max;
+    uint64_t heaps = load_relaxed(&heap_totals.heaps_live); /* none, where this one is parked */
     uint64_t wanted = least + h->medium_longest + h->medium_out_bytes / parts;
-    uint64_t steady_most = heaps_are_many() ? of_many : steady;
+    uint64_t steady_most = heaps > HEAPS_MANY ? HEAPS_MANY * (uint64_t)steady / heaps : steady;
+    if (steady_most < steady_least) steady_most = steady_least;
     if (wanted > steady_most) wanted = steady_most;
     if (medium_swings(h)) {
-        uint64_t heaps = load_relaxed(&heap_totals.heaps_live); /* none, where this one is parked */
         uint64_t share = heaps == 0 ? most : most / heaps;
         wanted += h->medium_swing < share ? h->medium_swing : share;
     }
@@ -162,7 +164,7 @@ static WEIR_NOINLINE void* medium_from_depot(struct heap* h, unsigned m, size_t 
     medium_leave(h, inside);
     bool some; /* the caller pokes */
     if (left != 0 && !depot_leave(h, m, blocks + 1, left, &some)) (void)arena_free(blocks + 1, left);
-    owner_clear(block_known(blocks[0]), BLOCK_KEPT);
+    owner_clear(block_known(blocks[0]), BLOCK_KEPT | BLOCK_FRESH);
     store_relaxed(&h->handed_out, h->handed_out + 1);
     return blocks[0];
 }
@@ -178,8 +180,10 @@ static WEIR_NOINLINE void more_keep(struct heap* h, unsigned m, const struct are
 }
 
 /* How many may come along with one of class m, of which the thread has several: of those that wait as many as
- * have room, of others a part of what it has. Outside the gate: a visitor may be taking what is kept. */
-enum { MORE_BYTES = 32768, MORE_PART = 8 };
+ * have room; of others, which may have no memory, a part of what it has, as long as little is kept: where
+ * more than KEPT_GROWS is, it goes before memory is added. Outside the gate: a visitor may be taking what is
+ * kept. */
+enum { MORE_BYTES = 32768, MORE_PART = 8, KEPT_GROWS = 65536 };
 static WEIR_NOINLINE struct arena_more* medium_more(const struct heap* h, unsigned m,
                                                     struct arena_more* more) {
     size_t bytes = medium_bytes(m);
@@ -188,6 +192,7 @@ static WEIR_NOINLINE struct arena_more* medium_more(const struct heap* h, unsign
     more->most = bytes <= MORE_BYTES / ARENA_MORE ? ARENA_MORE : (unsigned)(MORE_BYTES / bytes);
     more->fresh = load_relaxed(&h->medium_out[m]) / MORE_PART;
     if (more->fresh > more->most) more->fresh = more->most;
+    if (medium_kept_bytes(h) > KEPT_GROWS - MORE_BYTES + (ptrdiff_t)h->medium_longest) more->fresh = 0;
     return more;
 }
 
@@ -202,13 +207,12 @@ static WEIR_NOINLINE void* medium_from_resident(struct heap* h, unsigned m, size
 /* What would need more memory gets what the thread keeps first, if that is more than one block. `zero`: where
  * memory is tagged, the block is to be zero. */
 static void* medium_from_arena(struct heap* h, unsigned m, size_t align, bool zero) {
-    enum { kept_grows = 65536 };
     struct arena_more room;
     struct arena_more* more = NULL;
     void* p = NULL;
     if (weir_unlikely(load_relaxed(&depot_is_used)) && (p = medium_from_depot(h, m, align)) != NULL) return p;
     if (m < LONG_CLASS && load_relaxed(&h->medium_out[m]) >= MORE_PART) more = medium_more(h, m, &room);
-    if (medium_kept_bytes(h) > kept_grows + (ptrdiff_t)h->medium_longest && !zero)
+    if (medium_kept_bytes(h) > KEPT_GROWS + (ptrdiff_t)h->medium_longest && !zero)
         p = medium_from_resident(h, m, align, more);
     if (p == NULL)
         p = zero ? arena_alloc_zeroed(&h->arena, m, align) : arena_alloc(&h->arena, m, align, more);

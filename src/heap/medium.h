@@ -44,14 +44,22 @@ WEIR_INLINE struct kept_block* medium_kept_at(struct heap* h, unsigned row, uint
 WEIR_INLINE struct kept_block* medium_youngest(struct heap* h, unsigned row) {
     return medium_kept_at(h, row, h->kept_medium[row].to - 1);
 }
+/* How many blocks of class m are kept, where the youngest of them was freed; else none: a fresh one would be
+ * memory for nothing to who asks for less. */
+WEIR_INLINE unsigned medium_freed_count(struct heap* h, unsigned m) {
+    unsigned count = medium_kept_count(medium_ends(h, m));
+    if (count == 0) return 0;
+    /* Relaxed: a visitor may have taken it, which medium_unkeep finds. */
+    return (load_relaxed(medium_youngest(h, m)->known) & BLOCK_FRESH) != 0 ? 0 : count;
+}
 /* Bytes of all kept blocks. */
 WEIR_INLINE ptrdiff_t medium_kept_bytes(const struct heap* h) {
     return h->kept_medium_max - load_relaxed(&h->kept_medium_room);
 }
 
 /* Whether a block of one of the next two classes may serve `size`, more than SMALL_MAX, where the thread
- * keeps none of its own: what is at hand has memory, where its own class takes the lock, and often a cut.
- * From two blocks to a page on, where every class has chunks; with checks=full none has. */
+ * keeps none of its own: what was freed has memory, where its own class takes the lock, and often a cut. From
+ * two blocks to a page on, where every class has chunks; with checks=full none has. */
 WEIR_INLINE bool medium_next_serves(size_t size) {
     enum { most = SLAB_MAX - SLAB_MAX / 8 }; /* the last class but two */
     return size > MEDIUM_DENSE_MAX && size <= most;
@@ -93,7 +101,7 @@ WEIR_INLINE void* medium_unkeep(struct heap* h, unsigned row) {
     __atomic_signal_fence(__ATOMIC_SEQ_CST);
     h->kept_medium_room += k->bytes;
     medium_leave(h, inside);
-    owner_clear(b.known, BLOCK_KEPT);
+    owner_clear(b.known, BLOCK_KEPT | BLOCK_FRESH);
     owner_increment(&h->handed_out);
     if (b.block == NULL) __builtin_unreachable(); /* what is in a ring is a block: no caller looks again */
     return b.block;

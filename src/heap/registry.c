@@ -305,11 +305,12 @@ static void registry_check_process(void) {
     registry_process = process;
 }
 
-/* Where a new heap starts to count its lists: of those that come when there are many of them fewer are walked
- * in any case, lest threads that live for a short time walk all of theirs. */
+/* Where a new heap starts to count its lists: of each one half as many as of the one before are walked in any
+ * case, a 16th at least. What threads do resembles what others did before, and those that live for a short
+ * time would walk all of theirs. */
 static uint64_t first_turn(uint64_t id) {
-    enum { part = 16 };
-    return id < HEAPS_MANY ? 0 : core_options.check_first - core_options.check_first / part;
+    enum { halvings = 4 };
+    return core_options.check_first - (core_options.check_first >> (id < halvings ? id : halvings));
 }
 
 static struct heap* heap_take(int tid) {

@@ -202,6 +202,7 @@ void* unit_kept_block(unsigned m) {
 }
 size_t unit_kept_medium_max(void) { return (size_t)heap_self()->kept_medium_max; }
 size_t unit_kept_medium_bytes(void) { return (size_t)medium_kept_bytes(heap_self()); }
+unsigned unit_medium_out(unsigned m) { return heap_self()->medium_out[m]; }
 uint64_t unit_medium_out_bytes(void) { return heap_self()->medium_out_bytes; }
 bool unit_has_heap(void) { return heap_self() != &heap_empty; }
 bool unit_depot_put(unsigned m, void* const* blocks, unsigned count) {

@@ -111,6 +111,7 @@ unsigned unit_kept_count_max(unsigned m);
 unsigned unit_kept_places(unsigned m); /* of which no slow free is needed to know */
 size_t unit_kept_medium_max(void);
 size_t unit_kept_medium_bytes(void);
+unsigned unit_medium_out(unsigned m); /* of class m, halved now and then; all classes in bytes: */
 uint64_t unit_medium_out_bytes(void); /* that it took from chunks and did not give back */
 uint32_t unit_home_arena(void);
 bool unit_has_heap(void);
