@@ -59,8 +59,8 @@ struct outbox {
     uint16_t lone; /* the slab that the last block was of that went alone: the low bits of its number */
 };
 
-/* Freed blocks of a medium class that wait for the thread's next allocations: a ring, of which the youngest
- * is given out first and the oldest goes back first.
+/* Blocks of a medium class that wait for the thread's next allocations, freed ones and those that came along
+ * with one: a ring, of which the youngest is given out first and the oldest goes back first.
  *
  *   ring   | . | . | oldest | ... | youngest | . |
  *                    ^ from                     ^ to

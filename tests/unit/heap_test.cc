@@ -307,8 +307,8 @@ void keep_only(const char* options, size_t most) {
         setenv("WEIR_OPTIONS", options, 1);
         unit_attach();
         const size_t medium =
-            65536 + size_classes[CLASS_COUNT - 1].bytes; // and a sixth of what is kept itself
-        const size_t bound = most + SLAB_MAX + medium * 6 / 5;
+            65536 + size_classes[CLASS_COUNT - 1].bytes; // and a quarter of what is kept itself
+        const size_t bound = most + SLAB_MAX + medium * 4 / 3;
         struct unit_figures f;
         for (int round = 0; round < 3; round++) {
             // Classes whose blocks are built one at a time, so that each free is of a slab's last block.

@@ -446,6 +446,37 @@ TEST_NATIVE(HugeGrowth, WhatGoesElsewhereLeavesTheEndOpen) {
     }));
 }
 
+// What is given back closes the end if any of it is open, wherever it starts and ends.
+TEST_NATIVE(HugeGrowth, WhatGoesClosesTheEndWhereAPartOfItIsOpen) {
+    if (!kernel_has_huge_pages()) return expect_none_without();
+    EXPECT_FINE(in_child([] {
+        Grown heap(24);
+        auto is_open_after = [](uintptr_t from, uintptr_t to) {
+            os_lock_take(&page_lock);
+            huge_ahead.open = true;
+            void* split[2];
+            (void)huge_breaks({reinterpret_cast<void*>(from), to - from}, split);
+            bool open = huge_ahead.open;
+            os_lock_give(&page_lock);
+            return open;
+        };
+        const uint32_t was = huge_ahead.from;
+        uintptr_t end = slice_start(huge_ahead.end);
+        auto from = [&] {
+            huge_ahead.from = was; // where it is open from, as before it was closed
+            return slice_start(was);
+        };
+        ASSERT_GT(from() - heap_start(), 2 * SLICE_BYTES);
+        EXPECT_TRUE(is_open_after(from() - 2 * SLICE_BYTES, from() - SLICE_BYTES));
+        EXPECT_TRUE(is_open_after(from() - SLICE_BYTES, from()));
+        EXPECT_FALSE(is_open_after(from() - SLICE_BYTES, from() + SLICE_BYTES));
+        EXPECT_FALSE(is_open_after(from() - SLICE_BYTES, end));
+        EXPECT_FALSE(is_open_after(from(), from() + SLICE_BYTES));
+        EXPECT_FALSE(is_open_after(from() + SLICE_BYTES, end));
+        EXPECT_FALSE(is_open_after(end - SLICE_BYTES, end));
+    }));
+}
+
 // Blocks need not fill what the heap grows by: three of four pages suffice.
 TEST_NATIVE(HugeGrowth, WhereThreeOfFourPagesAreWritten) {
     if (!kernel_has_huge_pages()) return expect_none_without();
