@@ -41,8 +41,8 @@ enum { GROUP_BYTES = GROUP_UNITS * UNIT_BYTES, SLICE_GROUPS = SLICE_BYTES / GROU
 enum { QUICK_CHUNK_BYTES = 32768, QUICK_BYTES = 262144, QUICK_BYTES_GROWS = 65536, QUICK_LOOK = 4096 };
 enum { BINS_EXACT = 16, RUN_BINS = BINS_EXACT + 9 * 8 + 1 };
 /* What is known of the block that starts in a group: its medium class + 1, which unit of the group it starts
- * at, whether it is free: kept by a thread for its next allocation, or on a quick list (both bits); whether a
- * kept one is fresh, cut off a run and nobody's so far, so that it may have no memory; and whether it has a
+ * at, whether it is free: kept by a thread for its next allocation, or on a quick list (both bits); whether
+ * such a one is fresh, cut off a run and nobody's so far, so that it may have no memory; and whether it has a
  * tag, in which case it is no block to who does not look for that bit. 0: none starts there. */
 enum {
     BLOCK_CLASS = 0x7f,
@@ -68,8 +68,8 @@ struct group {
     uint16_t quick_next;    /* after the quick block that starts here, likewise */
 };
 
-/* Sync: the arena's lock; `blocks` is written as relaxed atomics and read, and its KEPT bit written, without
- * it by whoever has the block. */
+/* Sync: the arena's lock; `blocks` is written as relaxed atomics and read, and its KEPT and FRESH bits
+ * written, without it by whoever has the block. */
 struct chunk {
     struct slice* slice; /* record of the first slice */
     uintptr_t address;
@@ -103,7 +103,7 @@ struct kept_block {
 /* Blocks that come along with one. */
 enum { ARENA_MORE = 8 };
 struct arena_more {
-    unsigned most;  /* of them that may, where they wait for their class's next; */
+    unsigned most;  /* of them that may, where they wait for their class's next, fresh or not; */
     unsigned fresh; /* where they are cut off a free run */
     unsigned count; /* 0 before */
     struct kept_block blocks[ARENA_MORE];

@@ -105,8 +105,9 @@ WEIR_FN void idle_change(struct chunk* k, uint32_t changed);
 WEIR_FN void idle_set(struct chunk* k, uint32_t i, uint32_t mask);
 
 enum pages { PAGES_TAKEN, PAGES_BUSY, PAGES_CLEAN };
-/* Have the pages that a block is to touch: no holes any more. Else none are: one is being purged; or one
- * has no memory just now, and it is to be `resident`. Holes without memory may then be known as dirty. */
+/* Have the pages that a block is to touch: no holes any more. BUSY, CLEAN: they are not to be had, as one is
+ * being purged, or as one has no memory just now and the block is to be `resident`; some may be known as
+ * dirty from then on, though they have no memory. */
 WEIR_FN enum pages pages_take(struct chunk* k, uint32_t unit, uint32_t units, bool resident);
 /* The pages of a block that was freed that no other touches: it lies in the free run [from, to) now. */
 WEIR_FN void pages_give(struct chunk* k, uint32_t unit, uint32_t units, uint32_t from, uint32_t to);

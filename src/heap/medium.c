@@ -180,7 +180,7 @@ static WEIR_NOINLINE void more_keep(struct heap* h, unsigned m, const struct are
 }
 
 /* How many may come along with one of class m, of which the thread has several: of those that wait as many as
- * have room; of others, which may have no memory, a part of what it has, as long as little is kept: where
+ * have room; of new ones, which may have no memory, a part of what it has, as long as little is kept: where
  * more than KEPT_GROWS is, it goes before memory is added. Outside the gate: a visitor may be taking what is
  * kept. */
 enum { MORE_BYTES = 32768, MORE_PART = 8, KEPT_GROWS = 65536 };

@@ -16,7 +16,7 @@
  * wait for one class, and its holes cost more than runs. */
 enum { MEDIUM_DENSE_MAX = 2048 };
 
-/* The ring in which freed blocks of medium class m wait, and the row of kept_medium with its ends. */
+/* The ring in which blocks of medium class m wait, and the row of kept_medium with its ends. */
 WEIR_INLINE unsigned medium_ring(unsigned m) { return m < KEPT_LONG ? m : KEPT_LONG; }
 /* So many may wait there, by octave: where heaps are many, fewer of large ones, as each takes the room of
  * many small; of long ones one in all. Another thread that starts or ends may change it at any time: whoever
@@ -44,8 +44,8 @@ WEIR_INLINE struct kept_block* medium_kept_at(struct heap* h, unsigned row, uint
 WEIR_INLINE struct kept_block* medium_youngest(struct heap* h, unsigned row) {
     return medium_kept_at(h, row, h->kept_medium[row].to - 1);
 }
-/* How many blocks of class m are kept, where the youngest of them was freed; else none: a fresh one would be
- * memory for nothing to who asks for less. */
+/* How many blocks of class m are kept, where the youngest of them, which is the next, was freed; else none: a
+ * fresh one would be memory for nothing to who asks for less. */
 WEIR_INLINE unsigned medium_freed_count(struct heap* h, unsigned m) {
     unsigned count = medium_kept_count(medium_ends(h, m));
     if (count == 0) return 0;

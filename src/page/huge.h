@@ -84,9 +84,8 @@ WEIR_FN void huge_forget_ahead(void);
  * more, and what is resident behind the frontier goes. */
 WEIR_FN void huge_settle(void);
 /* Under the page lock, before a range of the heap is given back: where a part of it is open, nothing is any
- * more (from where the heap ended when it was last closed on, as far as it was open before). Where in the
- * range the huge pages are of which it has a part, and how many: the caller splits them first
- * (os_split_huge). */
+ * more. As open counts what was when it was closed last, behind the heap's end of then. Where in the range
+ * the huge pages are of which it has a part, and how many: the caller splits them first (os_split_huge). */
 WEIR_FN unsigned huge_breaks(struct os_range goes, void* split[2]);
 /* For the release pass, under the page lock: whether the slice's holes are too few, with those around them,
  * to break a huge page up for. If not, it is broken up, and the holes around are marked for the next pass. */

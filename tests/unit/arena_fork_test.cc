@@ -4,7 +4,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "arenas.h"
 #include "forked.h"
-#include "stepping.h"
+#include "at_step.h"
 #include <algorithm>
 
 namespace {
@@ -49,7 +49,7 @@ bool child_is_sound() {
 // it looks at what the bits say of the blocks in a chunk.
 class Stepper {
   public:
-    static inline unsigned stride, forks, bad;
+    static inline unsigned stride;
     static inline bool goes_on, is_child;
     static inline const void* in_chunk;
     static inline uint64_t blocks; // what the bits said last
@@ -72,21 +72,10 @@ class Stepper {
         steps++;
         if (stride == 0) return look();
         if (steps % stride != 0) return;
-        unit_fork_prepare();
-        pid_t pid = fork();
-        if (pid == 0) {
-            alarm(60);
-            unit_fork_child();
-            if (!goes_on) _exit(child_is_sound() ? 0 : 1);
-            is_child = true;
-            stepping_ends(context);
-            return;
-        }
-        unit_fork_parent();
-        int status = -1;
-        waitpid(pid, &status, 0);
-        forks++;
-        if (status != 0 && bad++ == 0) printf("the first bad child: step %u, status %d\n", steps, status);
+        Forker::steps = steps;
+        if (!Forker::child_goes_on(goes_on ? nullptr : child_is_sound)) return;
+        is_child = true;
+        stepping_ends(context);
     }
 };
 
@@ -188,7 +177,7 @@ void fork_at_each_step(bool goes_on, unsigned kept) {
         for (unsigned i = 1; i < held_most; i += 2) held_alloc(i, random, &home, false);
         Stepper::stride = 53;
         unsigned grown = 0;
-        for (unsigned round = 0; round < 32 && Stepper::bad == 0; round++) {
+        for (unsigned round = 0; round < 32 && Forker::bad == 0; round++) {
             unsigned i = static_cast<unsigned>(random.below(held_most));
             if (held[i].p == nullptr)
                 held_alloc(i, random, &home, true);
@@ -199,8 +188,8 @@ void fork_at_each_step(bool goes_on, unsigned kept) {
             Stepper::stride = round % 2 == 0 ? 53 : 13; // what a block grows by takes few instructions
         }
         EXPECT_GT(grown, 1u);
-        EXPECT_GT(Stepper::forks, 100u);
-        EXPECT_EQ(Stepper::bad, 0u);
+        EXPECT_GT(Forker::forks, 100u);
+        EXPECT_EQ(Forker::bad, 0u);
         state = 2;
         keeper.join();
         EXPECT_TRUE(child_is_sound());
@@ -219,7 +208,7 @@ void fork_where_some_come_along(bool goes_on) {
         for (unsigned i = 0; i < held_most; i += 2) held_alloc(i, random, &home, false);
         Stepper::goes_on = goes_on;
         unsigned came = 0;
-        for (unsigned round = 0; round < 24 && Stepper::bad == 0; round++) {
+        for (unsigned round = 0; round < 24 && Forker::bad == 0; round++) {
             void* all[1 + UNIT_ARENA_MORE];
             const unsigned m = static_cast<unsigned>(random.below(24));
             Stepper::stride = 7 + round % 4 * 12;
@@ -233,8 +222,8 @@ void fork_where_some_come_along(bool goes_on) {
             ASSERT_TRUE(unit_arena_check());
         }
         EXPECT_GT(came, 60u);
-        EXPECT_GT(Stepper::forks, 100u);
-        EXPECT_EQ(Stepper::bad, 0u);
+        EXPECT_GT(Forker::forks, 100u);
+        EXPECT_EQ(Forker::bad, 0u);
         EXPECT_TRUE(child_is_sound());
     }));
 }

@@ -451,29 +451,28 @@ TEST_NATIVE(HugeGrowth, WhatGoesClosesTheEndWhereAPartOfItIsOpen) {
     if (!kernel_has_huge_pages()) return expect_none_without();
     EXPECT_FINE(in_child([] {
         Grown heap(24);
-        auto is_open_after = [](uintptr_t from, uintptr_t to) {
+        const uint32_t from_slice = huge_ahead.from, end_slice = huge_ahead.end;
+        const uintptr_t from = slice_start(from_slice), end = slice_start(end_slice);
+        ASSERT_GE(end_slice, from_slice + 2);
+        ASSERT_GT(from - heap_start(), 2 * SLICE_BYTES);
+        auto is_open_after = [&](uintptr_t at, uintptr_t to) {
             os_lock_take(&page_lock);
-            huge_ahead.open = true;
+            huge_ahead = {from_slice, end_slice, true};
             void* split[2];
-            (void)huge_breaks({reinterpret_cast<void*>(from), to - from}, split);
+            (void)huge_breaks({reinterpret_cast<void*>(at), to - at}, split);
             bool open = huge_ahead.open;
             os_lock_give(&page_lock);
             return open;
         };
-        const uint32_t was = huge_ahead.from;
-        uintptr_t end = slice_start(huge_ahead.end);
-        auto from = [&] {
-            huge_ahead.from = was; // where it is open from, as before it was closed
-            return slice_start(was);
-        };
-        ASSERT_GT(from() - heap_start(), 2 * SLICE_BYTES);
-        EXPECT_TRUE(is_open_after(from() - 2 * SLICE_BYTES, from() - SLICE_BYTES));
-        EXPECT_TRUE(is_open_after(from() - SLICE_BYTES, from()));
-        EXPECT_FALSE(is_open_after(from() - SLICE_BYTES, from() + SLICE_BYTES));
-        EXPECT_FALSE(is_open_after(from() - SLICE_BYTES, end));
-        EXPECT_FALSE(is_open_after(from(), from() + SLICE_BYTES));
-        EXPECT_FALSE(is_open_after(from() + SLICE_BYTES, end));
+        EXPECT_TRUE(is_open_after(from - 2 * SLICE_BYTES, from - SLICE_BYTES));
+        EXPECT_TRUE(is_open_after(from - SLICE_BYTES, from));
+        EXPECT_FALSE(is_open_after(from - SLICE_BYTES, from + SLICE_BYTES));
+        EXPECT_FALSE(is_open_after(from - SLICE_BYTES, end));
+        EXPECT_FALSE(is_open_after(from, from + SLICE_BYTES));
+        EXPECT_FALSE(is_open_after(from + SLICE_BYTES, end));
         EXPECT_FALSE(is_open_after(end - SLICE_BYTES, end));
+        EXPECT_FALSE(is_open_after(end - SLICE_BYTES, end + SLICE_BYTES));
+        EXPECT_TRUE(is_open_after(end, end + SLICE_BYTES));
     }));
 }
 

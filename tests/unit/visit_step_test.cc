@@ -2,55 +2,14 @@
 // Called by ctest; each test starts the heap in a child of its own.
 //
 // SPDX-License-Identifier: Apache-2.0
+#include "at_step.h"
 #include "holes.h"
-#include "stepping.h"
-#include <atomic>
-#include <thread>
 extern "C" {
 #include "page/fence.h"
 }
 
 #if defined(__x86_64__)
 namespace {
-
-// A thread that visits all heaps when it is asked to. Where the stepping thread has a lock that it needs, it
-// is through later.
-class Visitor {
-  public:
-    static inline std::atomic<unsigned> asked, done;
-    static inline std::atomic<bool> ends;
-    static inline unsigned steps, at; // it comes at the one
-
-    static void start(unsigned step) {
-        steps = 0;
-        at = step;
-        stepping_start(come);
-    }
-    static void come(int, siginfo_t*, void*) {
-        if (++steps != at) return;
-        asked++;
-        for (unsigned i = 0; i < 200000 && done != asked; i++) arch_pause();
-    }
-    static void wait() {
-        while (done != asked) usleep(100);
-    }
-
-    Visitor()
-        : thread([] {
-              while (!ends) {
-                  if (done == asked) continue;
-                  unit_visit(true);
-                  done++;
-              }
-          }) {}
-    ~Visitor() {
-        ends = true;
-        thread.join();
-    }
-
-  private:
-    std::thread thread;
-};
 
 // What is kept is the visitor's or the thread's, never both's.
 void visited_at_each_step(size_t bytes) {
@@ -87,6 +46,7 @@ void visited_at_each_step(size_t bytes) {
                 EXPECT_TRUE(unit_arena_check());
             }
             EXPECT_GT(Visitor::done, 50u);
+            EXPECT_GT(Visitor::in_time, 0u);
         }
         unit_collect();
         EXPECT_EQ(unit_kept_medium_bytes(), 0u);
@@ -94,31 +54,14 @@ void visited_at_each_step(size_t bytes) {
     }));
 }
 
-// A child that is made there by a handler, and allocates in it.
-class Forker {
-  public:
-    static inline unsigned steps, at, forks, bad;
-    static inline size_t bytes;
+size_t forks_bytes; // that a child allocates
 
-    static void step(int, siginfo_t*, void*) {
-        if (++steps != at) return;
-        unit_fork_prepare();
-        pid_t pid = fork();
-        if (pid == 0) {
-            alarm(60);
-            unit_fork_child();
-            void* p = unit_alloc(bytes);
-            size_t usable = p == nullptr ? 0 : unit_usable(p);
-            if (usable >= bytes) memset(p, 0x5a, usable);
-            _exit(usable >= bytes && span_check() ? 0 : 1);
-        }
-        unit_fork_parent();
-        int status = -1;
-        waitpid(pid, &status, 0);
-        forks++;
-        if (status != 0 && bad++ == 0) printf("the first bad child: step %u, status %d\n", steps, status);
-    }
-};
+bool child_allocates() {
+    void* p = unit_alloc(forks_bytes);
+    size_t usable = p == nullptr ? 0 : unit_usable(p);
+    if (usable >= forks_bytes) memset(p, 0x5a, usable);
+    return usable >= forks_bytes && span_check();
+}
 
 // What the child finds kept is as large as it is said to be.
 TEST_NATIVE(VisitSteps, AForkWhileALargeBlockTakesTheOthersPlace) {
@@ -126,16 +69,15 @@ TEST_NATIVE(VisitSteps, AForkWhileALargeBlockTakesTheOthersPlace) {
         windows_are_endless(":release=off");
         unit_attach();
         fence_is_on = false;
+        Forker::fine = child_allocates;
         for (size_t kept : {size_t{600000}, size_t{1} << 20})
             for (unsigned step = 1; step <= 300; step++) {
                 size_t next = kept == 600000 ? size_t{1} << 20 : 600000;
                 void* first = unit_alloc(kept);
                 void* second = unit_alloc(next);
                 unit_free(first);
-                Forker::bytes = step % 2 == 0 ? kept : next;
-                Forker::steps = 0;
-                Forker::at = step;
-                stepping_start(Forker::step);
+                forks_bytes = step % 2 == 0 ? kept : next;
+                Forker::start(step);
                 unit_free(second);
                 stepping_stop();
             }
