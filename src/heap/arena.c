@@ -516,7 +516,7 @@ static void* arena_try(struct arena* a, unsigned m, uint32_t align_units, bool r
         unit = (uint32_t)align_up(start, align_units);
         bool merge = a->quick_units > QUICK_BYTES_GROWS >> UNIT_SHIFT;
         if (weir_unlikely(more != NULL && more->fresh != 0 && align_units == 1)) {
-            void* some = run_take_some(k, start, m, resident || merge, more);
+            void* some = run_take_some(k, start, m, resident || merge || more->resident, more);
             if (some != NULL) return some;
         }
         enum pages pages = pages_take(k, unit, units, resident || merge);

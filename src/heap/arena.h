@@ -104,7 +104,8 @@ struct kept_block {
 enum { ARENA_MORE = 8 };
 struct arena_more {
     unsigned most;  /* of them that may, where they wait for their class's next, fresh or not; */
-    unsigned fresh; /* where they are cut off a free run */
+    unsigned fresh; /* where they are cut off a free run, */
+    bool resident;  /* and only off one that has memory */
     unsigned count; /* 0 before */
     struct kept_block blocks[ARENA_MORE];
 };

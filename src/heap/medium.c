@@ -180,9 +180,9 @@ static WEIR_NOINLINE void more_keep(struct heap* h, unsigned m, const struct are
 }
 
 /* How many may come along with one of class m, of which the thread has several: of those that wait as many as
- * have room; of new ones, which may have no memory, a part of what it has, as long as little is kept: where
- * more than KEPT_GROWS is, it goes before memory is added. Outside the gate: a visitor may be taking what is
- * kept. */
+ * have room; of new ones a part of what it has, and only such as have memory where more than a little is
+ * kept: where it is more than KEPT_GROWS, it goes before memory is added. Outside the gate: a visitor may be
+ * taking what is kept. */
 enum { MORE_BYTES = 32768, MORE_PART = 8, KEPT_GROWS = 65536 };
 static WEIR_NOINLINE struct arena_more* medium_more(const struct heap* h, unsigned m,
                                                     struct arena_more* more) {
@@ -192,7 +192,7 @@ static WEIR_NOINLINE struct arena_more* medium_more(const struct heap* h, unsign
     more->most = bytes <= MORE_BYTES / ARENA_MORE ? ARENA_MORE : (unsigned)(MORE_BYTES / bytes);
     more->fresh = load_relaxed(&h->medium_out[m]) / MORE_PART;
     if (more->fresh > more->most) more->fresh = more->most;
-    if (medium_kept_bytes(h) > KEPT_GROWS - MORE_BYTES + (ptrdiff_t)h->medium_longest) more->fresh = 0;
+    more->resident = medium_kept_bytes(h) > KEPT_GROWS - MORE_BYTES + (ptrdiff_t)h->medium_longest;
     return more;
 }
 

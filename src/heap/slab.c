@@ -28,7 +28,7 @@ WEIR_FN struct slice* slab_make(struct heap* h, unsigned c) {
     store_relaxed(&s->remote, (uint64_t)0);
     s->push_at = PUSH_OWN;
     store_relaxed(&s->listed, (uint8_t)0);
-    s->size_class = (uint8_t)c;
+    store_relaxed(&s->size_class, (uint8_t)c); /* atomic: for blocks_prefetch */
     store_relaxed(&s->small_class, (int8_t)(c < SMALL_CLASSES ? (int)c : -1)); /* atomic: for huge_grow */
     struct slice_pages* pages = slice_pages(s);
     for (uint32_t i = 0; i < k->slices; i++) {

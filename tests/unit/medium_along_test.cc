@@ -9,6 +9,7 @@
 #include <algorithm>
 extern "C" {
 #include "page/fence.h"
+#include "page/release.h"
 }
 
 namespace {
@@ -104,8 +105,8 @@ TEST(MediumAlong, ByBytes) {
     }));
 }
 
-// Of those that wait as many come along as have room, however few the thread has; of fresh ones, which
-// have no memory, none where it keeps some already: they would go before memory is added.
+// Of those that wait as many come along as have room, however few the thread has; of fresh ones, where it
+// keeps some already, only such as have memory: the others would go before memory is added.
 TEST(MediumAlong, WhatWaitsAndWhatIsFresh) {
     EXPECT_FINE(in_child([] {
         start("release=off:sparse_max=65535");
@@ -125,17 +126,32 @@ TEST(MediumAlong, WhatWaitsAndWhatIsFresh) {
         taken.take_kept(m);
         taken.take(1, 3000);
         EXPECT_EQ(unit_kept_count(m), 8u);
+        taken.take(160, 3000);
         taken.take_kept(m);
-        unit_arena_publish(); // none waits
-        unsigned looked = 0;
-        for (unsigned i = 0; i < 400 && unit_medium_out(m) < 128; i++) {
+        ASSERT_GE(unit_medium_out(m), 160u);
+        // What goes back has memory, and no block of the class waits.
+        for (unsigned kept : {5u, 16u}) {
+            taken.give(40);
+            unit_medium_drop();
+            unit_arena_publish();
+            other.give(kept);
+            ASSERT_GT(unit_kept_medium_bytes(), 32768u);
+            ASSERT_EQ(unit_kept_medium_bytes() > 65536, kept == 16);
             taken.take(1, 3000);
-            if (unit_kept_medium_bytes() <= 32768 + 3072)
-                continue; // the one that was taken may have been kept
-            EXPECT_EQ(unit_kept_count(m), 0u);
-            looked++;
+            EXPECT_EQ(unit_kept_count(m), 8u);
+            taken.take_kept(m);
         }
-        EXPECT_GT(looked, 50u);
+        unit_collect();
+        release_all(); // what is free has no memory
+        other.give(5);
+        for (unsigned i = 0; i < 50; i++) {
+            ASSERT_GT(unit_kept_medium_bytes(), 32768u);
+            taken.take(1, 3000);
+            ASSERT_EQ(unit_kept_count(m), 0u);
+        }
+        unit_collect();
+        taken.take(1, 3000);
+        EXPECT_EQ(unit_kept_count(m), 8u);
         other.give_all();
         taken.give_all();
         expect_nothing_left();
