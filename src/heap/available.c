@@ -228,13 +228,15 @@ static bool is_worth_a_visit(const struct slice* s, const struct slice_pages* r)
 }
 
 /* The lists that a visit follows lead through blocks that another processor wrote last: each link is waited
- * for, and the owner with it, once the lock is held. What they may lead to comes all at once before. A
- * prefetch reads nothing, and may be of what is no slab's any more. */
+ * for, and the owner with it, once the lock is held. So most of what they may lead to comes all at once
+ * before: as many blocks as are built, which are the first ones but where pages before are holes. A prefetch
+ * reads nothing, and may be of what is no slab's any more. */
 static void blocks_prefetch(const struct slice* s) {
+    enum { line = 64 };
     uint32_t bytes = size_classes[load_relaxed(&s->size_class)].bytes;
-    const char* block = (const char*)slice_address(s);
-    for (uint32_t left = counts_built(load_relaxed(&s->counts)); left != 0; left--, block += bytes)
-        __builtin_prefetch(block);
+    const char* p = (const char*)slice_address(s);
+    const char* end = p + (size_t)counts_built(load_relaxed(&s->counts)) * bytes;
+    for (; p < end; p += bytes < line ? line : bytes) __builtin_prefetch(p);
 }
 
 WEIR_FN bool available_visit(struct heap* h, struct slice* s, const struct slice_pages* r, uint64_t* looked) {

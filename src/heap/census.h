@@ -42,6 +42,7 @@ struct census {
     struct census_class classes[CLASS_COUNT];
 };
 
+/* Without a lock: blocks that another thread returns meanwhile may count as live, or be missed. */
 WEIR_FN void census_take(struct census* out);
 /* Count the slabs of out->heap only. */
 WEIR_FN void census_take_heap(struct census_heap* out);

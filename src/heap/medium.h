@@ -45,7 +45,7 @@ WEIR_INLINE struct kept_block* medium_youngest(struct heap* h, unsigned row) {
     return medium_kept_at(h, row, h->kept_medium[row].to - 1);
 }
 /* How many blocks of class m are kept, where the youngest of them, which is the next, was freed; else none: a
- * fresh one would be memory for nothing to who asks for less. */
+ * fresh one may be memory for nothing to who asks for less. */
 WEIR_INLINE unsigned medium_freed_count(struct heap* h, unsigned m) {
     unsigned count = medium_kept_count(medium_ends(h, m));
     if (count == 0) return 0;
