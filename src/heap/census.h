@@ -42,7 +42,8 @@ struct census {
     struct census_class classes[CLASS_COUNT];
 };
 
-/* Without a lock: blocks that another thread returns meanwhile may count as live, or be missed. */
+/* Figures that are read one after the other: where a block that is free goes from one place to the next
+ * meanwhile, there may be some live ones more or fewer. */
 WEIR_FN void census_take(struct census* out);
 /* Count the slabs of out->heap only. */
 WEIR_FN void census_take_heap(struct census_heap* out);

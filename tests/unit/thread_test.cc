@@ -208,9 +208,13 @@ void exchange(uint64_t seed, unsigned steps) {
                 bytes += b.usable;
             }
         // The helper may be returning what threads left: figures that are read one after the other miss it.
-        for (unsigned i = 0; i < 500 && census().live_blocks != live; i++) usleep(10000);
-        EXPECT_EQ(census().live_blocks, live);
-        EXPECT_EQ(census().live_bytes, bytes);
+        struct unit_figures f = census();
+        for (unsigned i = 0; i < 500 && (f.live_blocks != live || f.live_bytes != bytes); i++) {
+            usleep(10000);
+            f = census();
+        }
+        EXPECT_EQ(f.live_blocks, live);
+        EXPECT_EQ(f.live_bytes, bytes);
     }
     Blocks left;
     for (Box& box : boxes) left.all.insert(left.all.end(), box.blocks.begin(), box.blocks.end());
