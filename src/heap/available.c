@@ -40,11 +40,8 @@ WEIR_FN void available_list_again(struct heap* h, struct slice* s) {
 
 WEIR_FN void available_put(struct heap* h, struct slice* s, const char* call) {
     os_lock_take(&h->lock);
-    /* From here on who gives the first block nudges (seq_cst); what came in before is taken in now. */
-    __atomic_store_n(&s->listed, (uint8_t)LISTED_AVAILABLE, __ATOMIC_SEQ_CST);
     slab_collect(s, call);
     if (slab_used(s) == 0) {
-        store_relaxed(&s->listed, (uint8_t)LISTED_NOT);
         exposure_lose(h, s);
         spare_put(h, s);
     } else {

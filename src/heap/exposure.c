@@ -29,10 +29,11 @@ WEIR_FN void exposure_lose(struct heap* h, struct slice* s) {
     sub_relaxed(&h->slab_count, 1);
 }
 
-/* Whether others sort the slab: its owner need not, and only tells how much waits. Not what checks=full
- * allocates from without a lock. */
+/* Whether others sort the slab: its owner need not, and only tells how much waits. Not where nobody comes by
+ * when all threads sleep, and not what checks=full allocates from without a lock. */
 static bool is_visited(const struct slice* s) {
-    return slabs_are_visited() && (s->listed != LISTED_NOT || !full_is_on());
+    return config_owner_publishes != 0 && load_relaxed(&release_state) != RELEASE_ALONE &&
+           core_options.thread_free_max != 0 && (s->listed != LISTED_NOT || !full_is_on());
 }
 
 /* The bound for a slab's class. Looking at small blocks costs as much as allocating them: a thread that goes

@@ -236,8 +236,8 @@ WEIR_VAR_DECL void (*heap_tick_hook)(void);
 WEIR_VAR_DECL void (*heap_large_hook)(void);
 
 /* Bits beside the heap's address in a slab's owner word; each makes the fast path's compare fail.
- * FULL: checks=full, always. NUDGED: another thread has freed blocks of the slab, which the owner does
- * not allocate from just now; it is to take them in at its next free. TAGGED: blocks carry tags, always. */
+ * FULL: checks=full, always. NUDGED: another thread has freed blocks of the slab; the owner is to take
+ * them in at its next free. TAGGED: blocks carry tags, always. */
 #define OWNER_FULL 1ul
 #define OWNER_NUDGED 2ul
 #define OWNER_TAGGED 4ul

@@ -272,15 +272,6 @@ static void reopened_count(struct heap* h) {
     h->kept_widely = sweeps;
 }
 
-/* What others freed becomes the slab's list where it has none: joined to one, it would have to be followed to
- * its end, which waits for each block in turn. So it waits until what the owner freed is used up. */
-static void slab_take_in(struct slice* s) {
-    if (tag_is_on())
-        slab_collect(s, "malloc");
-    else if (s->free == NULL)
-        slab_collect_bare(s, "malloc");
-}
-
 /* Fill the bin from slab s. False: the slab is full, or what it has left is not resident and `clean` not
  * set. */
 static bool slab_fill_bin(struct heap* h, unsigned c, struct slice* s, bool clean) {
@@ -291,7 +282,10 @@ static bool slab_fill_bin(struct heap* h, unsigned c, struct slice* s, bool clea
     s->flags &= (uint8_t)~SLICE_CLOSED;
     if (full_is_on()) return slab_stock(s, clean);
     class_learn(h, c, s, own);
-    slab_take_in(s);
+    if (s->free == NULL && !tag_is_on())
+        slab_collect_bare(s, "malloc");
+    else
+        slab_collect(s, "malloc");
     if (exposure_is_doubted(h, s))
         exposure_resolve(h, s, "malloc");
     else if (s->free != NULL && exposure_packs(h, s))
@@ -588,13 +582,15 @@ static bool list_serves(struct heap* h, unsigned c, struct slice* s, uint32_t co
     return !exposure_packs(h, s) && !list_stays_short(h, s, count);
 }
 
-/* The same for bin_turn, with the heap's lock. */
-static void turn_takes_in(struct heap* h, unsigned c, struct slice* s, bool own) {
-    /* Relaxed: what comes in now is for the next time. */
-    if (s->free != NULL || load_relaxed(&s->remote) == 0) return;
+/* What others freed of the active slab becomes its list where it has none. False: it has one, and more came
+ * in, which is to be joined to it. With the heap's lock. */
+static bool turn_collects(struct heap* h, unsigned c, struct slice* s, bool own) {
+    if (load_relaxed(&s->remote) == 0) return true; /* relaxed: what comes in now is for the next time */
+    if (s->free != NULL || tag_is_on()) return false;
     class_learn(h, c, s, own);
     h->left[c / 64] |= 1ull << c % 64; /* that was learnt, should the list not serve */
-    slab_take_in(s);
+    slab_collect_bare(s, "malloc");
+    return true;
 }
 
 /* The list of the active slab, for which refill_may_turn, becomes the bin's. False: nothing was done. */
@@ -604,8 +600,7 @@ static bool bin_turn(struct heap* h, unsigned c) {
     bool own = frees_own(s);
     direct_end(h, s);
     const struct slice_pages* r = slice_pages(s);
-    bool whole = (r->taken | r->ahead) == 0;
-    if (whole) turn_takes_in(h, c, s, own);
+    bool whole = (r->taken | r->ahead) == 0 && turn_collects(h, c, s, own);
     uint32_t used = slab_used(s);
     uint32_t count = s->built - used - r->sorted;
     block_t* first = s->free;

@@ -127,9 +127,9 @@ WEIR_FN bool slab_check_list(struct slice* s, const char* call) {
     return false;
 }
 
-/* `whole`: the list is followed to its end, whatever its word says. Not inlined: what small processes run
- * lies together (weir.ld), and they never get here. */
-static WEIR_NOINLINE void remote_collect(struct slice* s, bool whole, const char* call) {
+/* `whole`: the list is followed to its end, whatever its word says. */
+WEIR_INLINE void remote_collect(struct slice* s, bool whole, const char* call) {
+    if (load_relaxed(&s->remote) == 0) return; /* relaxed: what is missed now is found next time */
     /* Acquire: pairs with the release of slab_push_remote, which published the links. */
     uint64_t word = xchg_acquire(&s->remote, 0);
     uint32_t count = remote_count(word);
@@ -139,8 +139,7 @@ static WEIR_NOINLINE void remote_collect(struct slice* s, bool whole, const char
         core_report("double-free", REPORT_FREED, first, call);
         return;
     }
-    /* No mark any more: it was given out since, because its owner has freed it, too. */
-    if (whole || weir_unlikely((word & REMOTE_DOUBTED) != 0 || !remote_is_marked(first))) {
+    if (whole || weir_unlikely((word & REMOTE_DOUBTED) != 0)) {
         block_t* last = slab_walk(s, first, count, call);
         if (last == NULL) return; /* reported; the blocks stay counted as in use */
         last->next = s->free;
@@ -150,14 +149,11 @@ static WEIR_NOINLINE void remote_collect(struct slice* s, bool whole, const char
     add_relaxed(&heap_totals.remote_frees, count);
 }
 
-WEIR_FN void slab_collect(struct slice* s, const char* call) {
-    /* Relaxed: what is missed now is found next time. */
-    if (load_relaxed(&s->remote) != 0) remote_collect(s, true, call);
-}
+WEIR_FN void slab_collect(struct slice* s, const char* call) { remote_collect(s, true, call); }
 
 WEIR_FN void slab_collect_bare(struct slice* s, const char* call) {
     weir_assert(s->free == NULL);
-    if (load_relaxed(&s->remote) != 0) remote_collect(s, false, call);
+    remote_collect(s, false, call);
 }
 
 WEIR_FN bool slab_disown(struct slice* s) {
@@ -184,7 +180,7 @@ WEIR_FN bool slab_leave(struct slice* s) {
 /* The first block on the remote list: make the owner's next free look. */
 static void slab_nudge(struct slice* s) {
     void* owner = load_relaxed(&s->owner);
-    if (owner == NULL || ((uintptr_t)owner & OWNER_NUDGED) != 0 || !slab_is_nudged(s)) return;
+    if (owner == NULL || ((uintptr_t)owner & OWNER_NUDGED) != 0) return;
     /* Fails where the slab changed hands meanwhile; whoever took it took the blocks in. */
     cas_acq_rel(&s->owner, &owner, (void*)((uintptr_t)owner | OWNER_NUDGED));
 }

@@ -21,7 +21,6 @@
 
 #include "core/options.h"
 #include "heap/heap.h"
-#include "page/release.h"
 #include "tag/tag.h"
 
 #define REMOTE_UNOWNED (1ull << 63)
@@ -39,11 +38,10 @@ WEIR_INLINE uint32_t remote_count(uint64_t word) { return (uint32_t)(word >> 32 
  * it next writes there. One that says so already may be freed for the second time: returns REMOTE_DOUBTED,
  * which goes into the remote word, and its owner follows the list. Not with checks=full, whose own word it
  * is. */
-WEIR_INLINE uint64_t remote_mark_of(const block_t* p) { return ~(uint64_t)(uintptr_t)tag_clear(p); }
-WEIR_INLINE bool remote_is_marked(const block_t* p) { return p->seal == remote_mark_of(p); }
 WEIR_INLINE uint64_t remote_mark(block_t* p) {
-    if (weir_unlikely(remote_is_marked(p))) return REMOTE_DOUBTED;
-    p->seal = remote_mark_of(p);
+    uint64_t mark = ~(uint64_t)(uintptr_t)tag_clear(p);
+    if (weir_unlikely(p->seal == mark)) return REMOTE_DOUBTED;
+    p->seal = mark;
     return 0;
 }
 /* With the tag, which the block may have changed while its place on the list stayed the same. */
@@ -81,19 +79,6 @@ static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "the order of the field
 /* What a slab's `listed` says: which list of its owner it is on; ACTIVE: on none, but visitors may sort it as
  * if it were. Owners touch a slab for which it is not 0 under their lock, but for the fast path's pushes. */
 enum { LISTED_NOT, LISTED_AVAILABLE, LISTED_SCARCE, LISTED_ACTIVE };
-/* Whether visitors come to slabs that owners allocate from: not where nobody comes by when all threads sleep.
- */
-WEIR_INLINE bool slabs_are_visited(void) {
-    return config_owner_publishes != 0 && load_relaxed(&release_state) != RELEASE_ALONE &&
-           core_options.thread_free_max != 0;
-}
-/* Whether the owner is told of the first block that others gave: not where it allocates from the slab and
- * will come upon it, unless nobody else looks should it sleep. seq_cst: see available_put. */
-WEIR_INLINE bool slab_is_nudged(const struct slice* s) {
-    uint8_t listed = __atomic_load_n(&s->listed, __ATOMIC_SEQ_CST);
-    if (listed == LISTED_AVAILABLE || listed == LISTED_SCARCE) return true;
-    return weir_unlikely(!slabs_are_visited());
-}
 /* Blocks that a slab with these counts has free. */
 WEIR_INLINE uint32_t counts_free(uint64_t counts) { return counts_built(counts) - counts_used(counts); }
 /* Few free blocks, and no room for more. */
@@ -233,8 +218,8 @@ WEIR_INLINE bool slab_give_owned(struct slice* s, block_t* p, uint64_t word_of_p
     } while (!cas_acq_rel(&s->remote, &word, (word & ~REMOTE_FIRST) + REMOTE_ONE + word_of_p));
     uint32_t all = (uint32_t)(word >> 32) + 1;
     uint64_t counts = load_acquire(&s->counts); /* acquire: as in slab_give_remote */
-    bool more = (all == 1 && slab_is_nudged(s)) || all % GIVEN_STEP == 0 ||
-                all == counts_built(counts) / GIVEN_PART || all == counts_used(counts);
+    bool more = all == 1 || all % GIVEN_STEP == 0 || all == counts_built(counts) / GIVEN_PART ||
+                all == counts_used(counts);
     *told = weir_unlikely(more) ? all : 0;
     return true;
 }

@@ -45,11 +45,7 @@ TEST(Remote, OwnerTakesInWhatOthersFreed) {
         unit_attach();
         Worker owner;
         std::vector<void*> all;
-        const struct size_class& k = size_classes[class_of(64)];
-        owner.does([&] {
-            all = many(k.capacity + 1, 64);
-            unit_free(all[k.capacity - 1]); // its slab rests: another one serves
-        });
+        owner.does([&] { all = many(100, 64); });
         struct slice* s = unit_slice(all[0]);
         unit_free(all[0]);
         const uint32_t alone = tag_is_on() ? 0 : 1; // nothing says that more of the slab come
@@ -63,66 +59,6 @@ TEST(Remote, OwnerTakesInWhatOthersFreed) {
         EXPECT_EQ(unit_used(s), used - 33 - alone);
         EXPECT_GE(unit_check_slabs(), 0);
     }));
-}
-
-// Of the slab that its owner allocates from, blocks that others freed wait until its own are used up; the
-// owner's free takes them in where nobody else would ever look.
-void active_waits(const char* reuse, bool sandboxed) {
-    enum { size = 64, given = 40, kept = 50 };
-    const bool looked_after = !sandboxed && config_owner_publishes;
-    windows_are_endless((std::string(":check_first=0:check_every=1000000:reuse=") + reuse).c_str());
-    unit_attach();
-    if (tag_is_on()) return; // each list is followed, and joined
-    if (sandboxed) {
-        os_sandbox_announced();
-        release_helper_stop();
-        for (void* p : many(8, MIB)) unit_free(p);
-        ASSERT_EQ(load_relaxed(&release_state), uint32_t{RELEASE_ALONE});
-    }
-    std::vector<void*> all = many(200, size);
-    struct slice* s = unit_slice(all[0]);
-    ASSERT_EQ(unit_slice(all.back()), s);
-    Worker other;
-    other.does([&] {
-        for (unsigned i = 0; i < given; i++) unit_free(all[i]);
-    });
-    EXPECT_EQ(unit_remote_count(s), unsigned{given});
-    for (unsigned i = given; i < given + kept; i++) unit_free(all[i]);
-    EXPECT_EQ(unit_remote_count(s), looked_after ? unsigned{given} : 0u);
-    EXPECT_GE(unit_check_slabs(), 0);
-    std::set<void*> again;
-    while (looked_after && unit_remote_count(s) != 0 && again.size() < SLICE_BYTES / size)
-        again.insert(unit_alloc(size));
-    for (unsigned i = given; looked_after && i < given + kept; i++) EXPECT_EQ(again.count(all[i]), 1u) << i;
-    while (again.count(all[0]) == 0 && again.size() < SLICE_BYTES / size) again.insert(unit_alloc(size));
-    EXPECT_EQ(again.count(all[0]), 1u); // what others freed was given out in the end
-    EXPECT_EQ(unit_remote_count(s), 0u);
-    EXPECT_GE(unit_check_slabs(), 0);
-    for (void* p : again) unit_free(p);
-    for (unsigned i = given + kept; i < all.size(); i++) unit_free(all[i]);
-    other.end();
-    expect_nothing_left();
-}
-TEST(Remote, TheActiveSlabsWaitUntilTheyAreNeeded) {
-    for (const char* reuse : {"soon", "late"})
-        for (bool sandboxed : {false, true}) EXPECT_FINE(in_child([=] { active_waits(reuse, sandboxed); }));
-}
-
-// A block that another thread freed and then its owner too, and that was given out since: what waits is
-// looked at before it is used.
-TEST(Remote, WhatItsOwnerFreedTooIsFound) {
-    Ended ended = in_child([] {
-        enum { size = 64 };
-        windows_are_endless(":check_first=0:check_every=1000000");
-        unit_attach();
-        std::vector<void*> all = many(200, size);
-        Worker other;
-        other.does([&] { unit_free(all[0]); });
-        unit_free(all[0]);
-        for (unsigned i = 0; i < 2 * SLICE_BYTES / size; i++) memset(unit_alloc(size), 1, sizeof(uint64_t));
-    });
-    EXPECT_TRUE(ended.aborted());
-    EXPECT_EQ(ended.printed.find("weir: "), 0u) << ended.printed;
 }
 
 // Blocks of slabs in turn go alone, each at once; of a slab that comes twice in a row together.
