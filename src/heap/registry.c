@@ -32,7 +32,9 @@ __attribute__((used)) WEIR_TLS_MODEL _Thread_local void* weir_thread_word = &hea
     {                                                                                                        \
         [0 ... SLAB_CLASSES - 1] = { NULL, SLICE_BYTES }                                                     \
     }
-WEIR_UNWRITTEN WEIR_VAR struct heap heap_empty = {.bins = EMPTY_BINS, .lock = {.rank = LOCK_HEAP}};
+/* Who waits for a heap's lock mostly waits for a visitor, who has it for less time than a sleep takes. */
+#define HEAP_LOCK {.rank = LOCK_HEAP, .spins = 512}
+WEIR_UNWRITTEN WEIR_VAR struct heap heap_empty = {.bins = EMPTY_BINS, .lock = HEAP_LOCK};
 WEIR_VAR struct os_lock heaps_lock = {.rank = LOCK_HEAPS};
 WEIR_VAR struct heap_totals heap_totals;
 WEIR_VAR void (*heap_attach_hook)(bool first);
@@ -329,7 +331,7 @@ static struct heap* heap_take(int tid) {
         h = span_meta_alloc(HEAP_BYTES);
         if (h == NULL) return NULL;
         /* Once: others may hold it or wait for it whenever the record exists. */
-        h->lock = (struct os_lock){.rank = LOCK_HEAP};
+        h->lock = (struct os_lock)HEAP_LOCK;
         heap_reset(h);
         h->id = registry_count++;
         h->turn = first_turn(h->id);
@@ -631,7 +633,7 @@ WEIR_FN void heap_fork_child(void) {
     }
     for (struct heap* h = registry; h != NULL; h = h->registry_next) {
         if (h == fork_heap) continue;
-        if (!os_lock_is_mine(&h->lock)) h->lock = (struct os_lock){.rank = LOCK_HEAP};
+        if (!os_lock_is_mine(&h->lock)) h->lock = (struct os_lock)HEAP_LOCK;
         os_lock_fork_child(&h->lock, false);
     }
     for (uint32_t row = 0; row < region_count; row++) store_relaxed(&regions[row].visitors, 0u);

@@ -84,6 +84,28 @@ TEST(Lock, WakesEverySleeper) {
 }
 
 // A sleeper that was woken may take long to run: the lock's next owners do not wake it again.
+// A lock with many spins is waited for awake: nobody has to wake who comes by in time. Another one's waiter
+// sleeps soon.
+TEST(Lock, SpinsAsOftenAsItSaysBeforeItSleeps) {
+    for (uint32_t spins : {0u, UINT32_MAX}) {
+        struct os_lock lock = {};
+        lock.spins = spins;
+        std::atomic<bool> waits{false};
+        os_lock_take(&lock);
+        std::thread other([&] {
+            waits = true;
+            os_lock_take(&lock);
+            os_lock_give(&lock);
+        });
+        while (!waits) std::this_thread::yield();
+        for (unsigned i = 0; i < 1000 && load_relaxed(&lock.wanted) == 0 && (spins == 0 || i < 100); i++)
+            usleep(1000);
+        EXPECT_EQ(load_relaxed(&lock.wanted), spins == 0 ? 1u : 0u);
+        os_lock_give(&lock);
+        other.join();
+    }
+}
+
 TEST(Lock, WakesOnceHoweverOftenItIsGiven) {
     struct os_lock lock = {};
     uint64_t before = load_relaxed(&os_call_counts[OS_OTHER]);
@@ -130,8 +152,8 @@ TEST_UNSANITIZED(Lock, GivingAnothersLockTraps) {
 }
 
 TEST_UNSANITIZED(Lock, RanksOutOfOrderTrap) {
-    static struct os_lock low = {.owner = nullptr, .nest = 0, .wanted = 0, .rank = LOCK_HEAPS};
-    static struct os_lock high = {.owner = nullptr, .nest = 0, .wanted = 0, .rank = LOCK_PAGES};
+    static struct os_lock low = {.owner = nullptr, .nest = 0, .wanted = 0, .rank = LOCK_HEAPS, .spins = 0};
+    static struct os_lock high = {.owner = nullptr, .nest = 0, .wanted = 0, .rank = LOCK_PAGES, .spins = 0};
     EXPECT_TRUE(in_child([] {
                     os_lock_take(&high);
                     os_lock_take(&low);

@@ -20,13 +20,9 @@ static bool lock_take_left(struct os_lock* lock, void* self) {
     return true;
 }
 
-/* How often to look before sleeping. A heap's lock is a visitor's, whom nothing holds up as a rule, and who
- * has it for less time than a sleep takes; any other one's owner may have been stopped in it. */
-enum { SPINS = 64, SPINS_FOR_VISITOR = 512 };
-
 WEIR_FN void os_lock_take_slow(struct os_lock* lock, void* self) {
-    unsigned spins = lock->rank == LOCK_HEAP ? SPINS_FOR_VISITOR : SPINS;
-    for (unsigned spin = 0; spin < spins; spin++) {
+    enum { spins = 64 };
+    for (uint32_t left = lock->spins != 0 ? lock->spins : spins; left != 0; left--) {
         arch_pause();
         if (load_relaxed(&lock->owner) == NULL && os_lock_try(lock)) return;
     }
