@@ -72,7 +72,7 @@ void* realloc(void* old, size_t size) {
 
 void* memalign(size_t align, size_t size) {
     unsigned char* p = __libc_memalign(align, size + 16);
-    return align > 16 && faulty("align", 1000) ? p + 16 : p;
+    return p != NULL && align > 16 && faulty("align", 1000) ? p + 16 : p;
 }
 void* aligned_alloc(size_t align, size_t size) { return memalign(align, size); }
 int posix_memalign(void** out, size_t align, size_t size) {

@@ -375,7 +375,8 @@ TEST(PoolThreads, LimitIsExactAmongThreads) {
                     void* p = weir_pool_alloc(pool);
                     if (p == nullptr) continue;
                     int now = ++out;
-                    if (now > most) most = now;
+                    int before = most;
+                    while (now > before && !most.compare_exchange_weak(before, now)) {}
                     mine.push_back(p);
                 } else if (!mine.empty()) {
                     out--;
