@@ -83,7 +83,6 @@ TEST(Lock, WakesEverySleeper) {
     EXPECT_EQ(through.load(), sleepers);
 }
 
-// A sleeper that was woken may take long to run: the lock's next owners do not wake it again.
 // A lock with many spins is waited for awake: nobody has to wake who comes by in time. Another one's waiter
 // sleeps soon.
 TEST(Lock, SpinsAsOftenAsItSaysBeforeItSleeps) {
@@ -106,6 +105,7 @@ TEST(Lock, SpinsAsOftenAsItSaysBeforeItSleeps) {
     }
 }
 
+// A sleeper that was woken may take long to run: the lock's next owners do not wake it again.
 TEST(Lock, WakesOnceHoweverOftenItIsGiven) {
     struct os_lock lock = {};
     uint64_t before = load_relaxed(&os_call_counts[OS_OTHER]);
