@@ -8,6 +8,7 @@
 #include "layers.h"
 #include "stepping.h"
 #include <atomic>
+#include <chrono>
 #include <sched.h>
 #include <sys/wait.h>
 #include <thread>
@@ -29,10 +30,11 @@ class Visitor {
         stepping_start(come);
     }
     static void come(int, siginfo_t*, void*) {
-        enum { patience = 20000 };
+        constexpr auto patience = std::chrono::milliseconds(20); // not in yields: each lasts as others run
         if (++steps != at) return;
         asked++;
-        for (unsigned i = 0; i < patience && done != asked; i++) sched_yield();
+        const auto until = std::chrono::steady_clock::now() + patience;
+        while (done != asked && std::chrono::steady_clock::now() < until) sched_yield();
         in_time += done == asked;
     }
     static void wait() {

@@ -93,6 +93,10 @@ void run_with_purger(uint32_t shift, const char* options) {
             Purger purger;
             for (unsigned c = 0; c < SLAB_CLASSES && !::testing::Test::HasFailure(); c++)
                 run_class(c, random, unit_rounds(5), false, [] {});
+            for (unsigned i = 0; i < 5000 && purger.passes.load() < 4; i++) {
+                run_class(i % SLAB_CLASSES, random, 1, false, [] {});
+                usleep(200);
+            }
             EXPECT_GT(purger.passes.load(), 3u);
         }
         expect_nothing_left();

@@ -376,7 +376,8 @@ TEST(PoolThreads, LimitIsExactAmongThreads) {
                     if (p == nullptr) continue;
                     int now = ++out;
                     int before = most;
-                    while (now > before && !most.compare_exchange_weak(before, now)) {}
+                    while (now > before && !most.compare_exchange_weak(before, now)) {
+                    }
                     mine.push_back(p);
                 } else if (!mine.empty()) {
                     out--;
