@@ -30,7 +30,7 @@ FAULTS = {
     "hang": r"FAILED: stalled: no progress for 2 seconds",
 }
 
-TRIES = 6
+TRIES = 6  # of usable-large 2 of 100 end before the model speaks, on a loaded machine
 
 
 def main():

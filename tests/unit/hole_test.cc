@@ -93,7 +93,8 @@ void run_with_purger(uint32_t shift, const char* options) {
             Purger purger;
             for (unsigned c = 0; c < SLAB_CLASSES && !::testing::Test::HasFailure(); c++)
                 run_class(c, random, unit_rounds(5), false, [] {});
-            for (unsigned i = 0; i < 5000 && purger.passes.load() < 4; i++) {
+            for (unsigned i = 0; i < 5000 && purger.passes.load() < 4 && !::testing::Test::HasFailure();
+                 i++) {
                 run_class(i % SLAB_CLASSES, random, 1, false, [] {});
                 usleep(200);
             }
