@@ -146,7 +146,12 @@ static WEIR_NOINLINE void* alloc_large(size_t size) {
 /* Of a medium class of which the thread keeps none, while no sample is due. Without a frame, too. */
 static WEIR_NOINLINE void* alloc_next(size_t size) {
     struct heap* h = heap_self();
-    if (weir_unlikely(!medium_next_serves(size))) return alloc_unkept(size);
+    if (weir_unlikely(!medium_next_serves(size))) {
+        block_t* p = bin_pop(&h->bins[class_of(size)], SLICE_BYTES);
+        if (weir_unlikely(p == NULL)) return alloc_unkept(size);
+        h->guard_left--; /* as below: heap_empty's bins are empty */
+        return p;
+    }
     unsigned m = class_of(size) + 1 - SMALL_CLASSES;
     unsigned least = 1;
     if (medium_freed_count(h, m) < least) m++, least = 2;

@@ -179,7 +179,7 @@ static void bin_fill(struct heap* h, unsigned c, struct slice* s, block_t* first
 }
 
 /* The lists of the fullest pages, until there are enough blocks; NULL: none is sorted. */
-static block_t* slab_gather(struct slice* s, uint32_t* count) {
+static WEIR_NOINLINE block_t* slab_gather(struct slice* s, uint32_t* count) {
     block_t* first = slab_take_sorted(s, count);
     if (first == NULL) return NULL;
     while (*count < class_enough(slab_class(s))) {
@@ -195,22 +195,38 @@ static block_t* slab_gather(struct slice* s, uint32_t* count) {
     return first;
 }
 
-/* What the pages of slab s have: pages' lists, or new blocks. `clean`: also on pages that are not resident.
- */
-static block_t* slab_supply(struct slice* s, bool clean, bool* fresh, uint32_t* count) {
-    block_t* first = slab_gather(s, count);
+/* What the pages of slab s have: pages' lists, or new blocks of so many pages at most. `clean`: also on pages
+ * that are not resident. */
+static block_t* slab_supply(struct slice* s, bool clean, uint32_t pages, bool* fresh, uint32_t* count) {
+    block_t* first = slice_pages(s)->sorted == 0 ? NULL : slab_gather(s, count);
     *fresh = first == NULL;
-    if (first == NULL && s->built < slab_class(s)->capacity) first = slab_build(s, clean, count);
+    if (first == NULL && s->built < slab_class(s)->capacity) first = slab_build(s, clean, pages, count);
     return first;
 }
 
+/* How many pages are built at once: where the thread went on to new ones for more than a slab, a part of
+ * those. */
+static uint32_t grown_pages(const struct heap* h, unsigned c) {
+    enum { slab = SLICE_PAGES_MAX, part = 8, most_blocks = 64, most_bytes = 32768 };
+    if (h->grown[c] < slab || (heap_is_passed(h, c) && heaps_are_many())) return 1; /* bin_share cuts those */
+    uint32_t most = size_classes[c].bytes * most_blocks;
+    if (most > most_bytes) most = most_bytes;
+    uint32_t pages = h->grown[c] / part;
+    most >>= page_shift;
+    return pages <= most ? pages : most != 0 ? most : 1;
+}
+static void class_grew(struct heap* h, unsigned c, uint32_t pages) {
+    uint32_t run = h->grown[c] + pages;
+    h->grown[c] = (uint8_t)(run < UINT8_MAX ? run : UINT8_MAX);
+}
+
 /* checks=full: get slab s a free block on its own list. False: the slab has none. */
-static bool slab_stock(struct slice* s, bool clean) {
+static WEIR_NOINLINE bool slab_stock(struct slice* s, bool clean) {
     slab_collect(s, "malloc");
     if (s->free == NULL) {
         uint32_t count;
         bool fresh;
-        s->free = slab_supply(s, clean, &fresh, &count);
+        s->free = slab_supply(s, clean, 1, &fresh, &count);
         if (fresh) full_seal_list(s, s->free);
     }
     return s->free != NULL;
@@ -248,7 +264,7 @@ static void slab_widen(struct heap* h, struct slice* s) {
     h->short_turns[s->size_class] = 0;
     uint32_t count;
     bool fresh;
-    block_t* first = slab_supply(s, true, &fresh, &count);
+    block_t* first = slab_supply(s, true, 1, &fresh, &count);
     block_t* last = first == NULL ? NULL : list_end(s, first, count, "malloc");
     if (last == NULL) return;
     last->next = s->free;
@@ -272,15 +288,31 @@ static void reopened_count(struct heap* h) {
     h->kept_widely = sweeps;
 }
 
-/* Fill the bin from slab s. False: the slab is full, or what it has left is not resident and `clean` not
- * set. */
-static bool slab_fill_bin(struct heap* h, unsigned c, struct slice* s, bool clean) {
+/* Fill the bin from the pages of slab s, whose list is empty. False: the slab is full, or what it has left is
+ * not resident and `clean` not set. */
+static WEIR_NOINLINE bool pages_fill_bin(struct heap* h, unsigned c, struct slice* s, bool clean) {
+    if (full_is_on()) return slab_stock(s, clean);
+    uint32_t pages = grown_pages(h, c);
+    uint32_t count;
+    bool fresh;
+    block_t* first = slab_supply(s, clean, pages, &fresh, &count);
+    if (first == NULL || (!fresh && !list_check(h, s, first, count, "malloc"))) return false;
+    if (fresh)
+        class_grew(h, c, pages);
+    else
+        h->grown[c] /= 2;
+    bin_fill(h, c, s, first, count, false);
+    return true;
+}
+
+/* Fill the bin from slab s, with what is resident. False: there is none. */
+static bool slab_fill_bin(struct heap* h, unsigned c, struct slice* s) {
     bool own = frees_own(s);
     available_unlist_active(h, s);
     if (slab_is_kept(s)) kept_end(h, c, s);
     if ((s->flags & SLICE_CLOSED) != 0) reopened_count(h);
     s->flags &= (uint8_t)~SLICE_CLOSED;
-    if (full_is_on()) return slab_stock(s, clean);
+    if (full_is_on()) return slab_stock(s, false);
     class_learn(h, c, s, own);
     if (s->free == NULL && !tag_is_on())
         slab_collect_bare(s, "malloc");
@@ -291,15 +323,11 @@ static bool slab_fill_bin(struct heap* h, unsigned c, struct slice* s, bool clea
     else if (s->free != NULL && exposure_packs(h, s))
         exposure_sort(h, s, "malloc");
     if (s->free != NULL) {
+        h->grown[c] /= 2;
         slab_widen(h, s);
         if (slab_turn_over(h, c, s, false, "malloc")) return true;
     }
-    uint32_t count;
-    bool fresh;
-    block_t* first = slab_supply(s, clean, &fresh, &count);
-    if (first == NULL || (!fresh && !list_check(h, s, first, count, "malloc"))) return false;
-    bin_fill(h, c, s, first, count, false);
-    return true;
+    return pages_fill_bin(h, c, s, false);
 }
 
 WEIR_FN void orphans_interrupted(void) { orphans_torn = true; }
@@ -540,10 +568,10 @@ static bool refill_beyond(struct heap* h, unsigned c, struct slice* s, unsigned*
         active_drop(h, c);
         available_put(h, s, "malloc");
         h->active[c] = other;
-        return slab_fill_bin(h, c, other, false);
+        return slab_fill_bin(h, c, other);
     }
     bool early = slab_goes_early(h, c, s);
-    if (!early && slab_fill_bin(h, c, s, true)) return true;
+    if (!early && pages_fill_bin(h, c, s, true)) return true;
     active_drop(h, c);
     if (!early && s->built < slab_class(s)->capacity) {
         /* What it has left is being purged just now: it is no full slab, but another one serves. The second
@@ -566,7 +594,7 @@ static bool refill_from(struct heap* h, unsigned c) {
     for (bool first = true;; first = false) {
         struct slice* s = h->active[c];
         if (s == NULL && (s = h->active[c] = slab_next(h, c, first)) == NULL) return false;
-        if (slab_fill_bin(h, c, s, false) || refill_beyond(h, c, s, &busy)) return true;
+        if (slab_fill_bin(h, c, s) || refill_beyond(h, c, s, &busy)) return true;
     }
 }
 
@@ -613,6 +641,7 @@ static bool bin_turn(struct heap* h, unsigned c) {
     os_lock_give(&h->lock);
     if (!serves) return false;
     h->turns_unchecked++;
+    h->grown[c] /= 2;
     h->left[c / 64] &= ~(1ull << c % 64);
     h->guard_left -= count;
     h->bins[c].head = first;
@@ -705,6 +734,7 @@ static bool kept_begin(struct heap* h, unsigned c, struct slice* s) {
  * comes and goes costs next to nothing; but only so much memory stays for nothing. Past that, it stays
  * without its memory. True: it was kept with it, and nothing else went. */
 static bool slab_keep(struct heap* h, unsigned c, struct slice* s) {
+    h->grown[c] = 0;
     available_unlist_active(h, s);
     bool at_once = kept_begin(h, c, s);
     if (!at_once) {

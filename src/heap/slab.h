@@ -153,10 +153,11 @@ WEIR_INLINE uint32_t slab_list_count(struct slice* s, const block_t* first, uint
 WEIR_FN struct slice* slab_make(struct heap* h, unsigned c);
 /* Give the slab's memory back to the page layer. No block of it is in use; it is on no list. */
 WEIR_FN void slab_release(struct slice* s);
-/* Build the blocks of the lowest hole, or where it holds none as a whole the one that reaches into it; of
- * dirty holes before clean ones, and of clean ones only if `clean`. Returns the first, linked, *count their
- * number (0: none). They count as built and, until they are put somewhere, as on `free`. */
-WEIR_FN block_t* slab_build(struct slice* s, bool clean, uint32_t* count);
+/* Build the blocks of the lowest hole and of those right behind it, `pages` at most, or where the first one
+ * holds none as a whole the one that reaches into it; of dirty holes before clean ones, and of clean ones
+ * only if `clean`. Returns the first, linked, *count their number (0: none). They count as built and, until
+ * they are put somewhere, as on `free`. */
+WEIR_FN block_t* slab_build(struct slice* s, bool clean, uint32_t pages, uint32_t* count);
 /* The list of the page with the fewest free blocks; NULL: none is sorted. They count as on `free`. After one
  * or several of these, slab_taken. */
 WEIR_FN block_t* slab_take_sorted(struct slice* s, uint32_t* count);

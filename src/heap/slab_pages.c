@@ -459,17 +459,31 @@ WEIR_FN void slab_taken(struct slice* s) {
     least_recount(&v);
 }
 
+/* Holes of a slice to be had, dirty or clean as asked. */
+static uint32_t holes_free(uint64_t state, bool clean) {
+    return clean ? hole_of(state) & ~hole_busy(state) : hole_dirty(state);
+}
+
 /* The lowest page of the slab that is a hole to be had, dirty or clean as asked; page_count: none. */
 static uint32_t lowest_hole(const struct view* v, bool clean) {
     for (uint32_t slice = 0; slice < v->class->slices; slice++) {
-        uint64_t state = load_relaxed(&v->pages[slice].state);
-        uint32_t mask = clean ? hole_of(state) & ~hole_busy(state) : hole_dirty(state);
+        uint32_t mask = holes_free(load_relaxed(&v->pages[slice].state), clean);
         for (; mask != 0; mask &= mask - 1) {
             uint32_t page = (slice << v->slice_shift) + bit_low(mask);
             if (page_block(v, page) < v->class->capacity) return page;
         }
     }
     return page_count(v);
+}
+
+/* The last one of those that follow each other in a slice from hole `page` on, `most` at most. None behind
+ * the last block. */
+static uint32_t holes_end(const struct view* v, uint32_t page, bool clean, uint32_t most) {
+    uint32_t left = holes_free(load_relaxed(&record_of(v, page)->state), clean) >> index_of(v, page);
+    uint32_t count = bit_low(~left | 1u << (most - 1) << 1);
+    uint32_t end = block_end(v, v->class->capacity - 1);
+    uint32_t last = page + (count != 0 ? count - 1 : 0);
+    return last < end ? last : end;
 }
 
 /* Take the holes among pages [*from, *to], of one block, back, and say which they were: they lie next to each
@@ -494,11 +508,12 @@ static bool holes_take(const struct view* v, uint32_t* from, uint32_t* to) {
     return true;
 }
 
-/* The lowest hole, or where no block lies on it alone, those of the block that reaches into it. False: none
- * to be had. */
-static bool build_take(const struct view* v, bool clean, uint32_t* from, uint32_t* to) {
+/* The lowest hole and those behind it, `pages` at most, or where no block lies on it alone, those of the
+ * block that reaches into it. False: none to be had. */
+static bool build_take(const struct view* v, bool clean, uint32_t pages, uint32_t* from, uint32_t* to) {
+    bool dirty = true;
     uint32_t page = lowest_hole(v, false);
-    if (page == page_count(v) && clean) page = lowest_hole(v, true);
+    if (page == page_count(v) && clean) page = lowest_hole(v, !(dirty = false));
     if (page == page_count(v)) return false;
     *from = *to = page;
     uint32_t own = page_first(v, page);
@@ -506,6 +521,8 @@ static bool build_take(const struct view* v, bool clean, uint32_t* from, uint32_
         uint32_t block = page_block(v, page);
         *from = block_home(v, block);
         *to = block_end(v, block);
+    } else if (pages > 1) {
+        *to = holes_end(v, page, !dirty, pages);
     }
     return holes_take(v, from, to);
 }
@@ -534,38 +551,58 @@ static block_t** build_one(const struct view* v, uint32_t block, block_t** link)
     return &(*link)->next;
 }
 
+/* Link the block that starts on the page and ends on the next one, unless that is a hole. */
+static block_t** build_tail(const struct view* v, uint32_t page, uint32_t block, block_t** link) {
+    struct slice_pages* r = record_of(v, page);
+    uint32_t next = index_of(v, page) + 1;
+    if (next >> v->slice_shift != 0 || block_end(v, block) != page + 1) return build_one(v, block, link);
+    if ((hole_of(load_relaxed(&r->state)) >> next & 1) != 0) return link;
+    r->used[next - 1]++;
+    r->cross |= (uint16_t)(1u << next);
+    *link = block_at(v, block);
+    return &(*link)->next;
+}
+
 /* Link the blocks that touch pages [from, to], which were holes, and no other hole. Returns their number. */
 static uint32_t build_blocks(const struct view* v, uint32_t from, uint32_t to, block_t** first) {
+    const uint32_t capacity = v->class->capacity;
     uint32_t built = 0;
-    uint32_t end = page_block(v, to + 1);
-    uint32_t run = page_first(v, from); /* the blocks that lie on the page as a whole */
-    uint32_t run_end = end < v->class->capacity ? end : v->class->capacity;
-    if (from != to || run > run_end || (config_tags && v->tagged)) run = run_end = 0;
-    if (end < v->class->capacity && block_home(v, end) <= to) end++;
-    if (end > v->class->capacity) end = v->class->capacity;
+    uint32_t block = page_block(v, from);
     block_t** link = first;
-    for (uint32_t block = page_block(v, from); block < end;) {
-        block_t** before = link;
-        if (block == run && run != run_end) {
-            link = build_run(v, from, run, run_end, link);
-            built += run_end - run;
-            block = run_end;
-        } else {
-            link = build_one(v, block++, link);
+    bool tagged = config_tags && v->tagged;
+    for (uint32_t page = from; page <= to; page++) {
+        uint32_t run = page_first(v, page); /* the first one that starts on the page */
+        uint32_t end = page_block(v, page + 1);
+        if (end > capacity) end = capacity;
+        for (; block < end && (tagged || block < run); block++) {
+            block_t** before = link;
+            link = build_one(v, block, link);
             built += link != before ? 1 : 0;
+        }
+        if (block < end) {
+            link = build_run(v, page, block, end, link);
+            built += end - block;
+            block = end;
+        }
+        if (block < capacity && block == end && block_home(v, block) <= page) {
+            block_t** before = link;
+            bool whole = tagged || block_home(v, block) != page;
+            link = whole ? build_one(v, block, link) : build_tail(v, page, block, link);
+            built += link != before ? 1 : 0;
+            block++;
         }
     }
     *link = NULL;
     return built;
 }
 
-WEIR_FN block_t* slab_build(struct slice* s, bool clean, uint32_t* count) {
+WEIR_FN block_t* slab_build(struct slice* s, bool clean, uint32_t pages, uint32_t* count) {
     struct view v = view_of(s);
     block_t* first = NULL;
     uint32_t from;
     uint32_t to;
     *count = 0;
-    if (!build_take(&v, clean, &from, &to)) return NULL;
+    if (!build_take(&v, clean, pages, &from, &to)) return NULL;
     *count = build_blocks(&v, from, to, &first);
     least_build(&v, from, to);
     slab_set_built(s, s->built + *count);
