@@ -51,27 +51,40 @@ WEIR_FN void available_put(struct heap* h, struct slice* s, const char* call) {
     os_lock_give(&h->lock);
 }
 
-/* The better one to allocate from: with enough free blocks, then with more in use, then lower. */
-static bool is_better(const struct slice* s, const struct slice* than) {
-    uint64_t a = load_relaxed(&s->counts); /* relaxed: its owner is the caller */
-    uint64_t b = load_relaxed(&than->counts);
-    uint32_t enough = class_enough(slab_class(s));
-    bool a_free = counts_free(a) >= enough;
-    bool b_free = counts_free(b) >= enough;
-    if (a_free != b_free) return a_free;
-    if (counts_used(a) != counts_used(b)) return counts_used(a) > counts_used(b);
-    return s < than;
+/* How well a slab serves to allocate from: better with `enough` free blocks, then with more in use. Relaxed:
+ * its owner is the caller. */
+static uint64_t worth_of(const struct slice* s, uint32_t enough) {
+    uint64_t counts = load_relaxed(&s->counts);
+    return (uint64_t)(counts_free(counts) >= enough) << 32 | counts_used(counts);
+}
+
+WEIR_FN struct slice* available_best(const struct heap* h, unsigned c) {
+    enum { look = 8 };
+    struct slice* best = h->available[c];
+    if (best == NULL || best->next == NULL) return best;
+    const uint32_t enough = class_enough(slab_class(best));
+    uint64_t most = worth_of(best, enough);
+    struct slice* s = best->next;
+    for (unsigned i = 1; i < look && s != NULL; s = s->next, i++) {
+        uint64_t worth = worth_of(s, enough);
+        if (worth < most || (worth == most && s > best)) continue; /* of equals the lowest */
+        best = s;
+        most = worth;
+    }
+    return best;
+}
+
+WEIR_FN void available_change(struct heap* h, struct slice* s, struct slice* other) {
+    unlist(h, other);
+    list(h, s);
+    exposure_arm(h, s, slab_used(s));
 }
 
 WEIR_FN struct slice* available_take(struct heap* h, unsigned c, bool resident) {
-    enum { look = 8 };
     /* Relaxed: others only take away. */
     if (load_relaxed(&h->available[c]) == NULL) return NULL;
     os_lock_take(&h->lock);
-    struct slice* best = h->available[c];
-    struct slice* s = best != NULL ? best->next : NULL;
-    for (unsigned i = 1; i < look && s != NULL; s = s->next, i++)
-        if (is_better(s, best)) best = s;
+    struct slice* best = available_best(h, c);
     if (best != NULL) slab_settle(best);
     if (best != NULL && resident && counts_free(best->counts) < class_enough(slab_class(best))) best = NULL;
     if (best != NULL) unlist(h, best);

@@ -17,6 +17,11 @@ WEIR_FN void available_put(struct heap* h, struct slice* s, const char* call);
 /* Owner: the fullest of the first slabs of class c, off the list, one with enough free blocks before others;
  * NULL: none. `resident`: one with enough or none. None of those that are scarce. */
 WEIR_FN struct slice* available_take(struct heap* h, unsigned c, bool resident);
+/* Owner, with the heap's lock: which one that is. */
+WEIR_FN struct slice* available_best(const struct heap* h, unsigned c);
+/* Owner, with the heap's lock: slab s, which was active and all of whose blocks are in use, is listed, and
+ * `other` is not any more. */
+WEIR_FN void available_change(struct heap* h, struct slice* s, struct slice* other);
 /* Owner: one with few free blocks. */
 WEIR_FN struct slice* available_take_scarce(struct heap* h, unsigned c);
 /* Under the lock of heap h: if slab s is listed as scarce and is not, it is available. */

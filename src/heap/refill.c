@@ -621,7 +621,39 @@ static bool turn_collects(struct heap* h, unsigned c, struct slice* s, bool own)
     return true;
 }
 
-/* The list of the active slab, for which refill_may_turn, becomes the bin's. False: nothing was done. */
+/* A list of `count` blocks of slab s, on which no visitor's work waits, leaves it if it serves. NULL: it does
+ * not. With the heap's lock. */
+static block_t* list_turn(struct heap* h, unsigned c, struct slice* s, uint32_t count) {
+    block_t* first = s->free;
+    if (first == NULL || !list_serves(h, c, s, count)) return NULL;
+    uint32_t used = slab_used(s);
+    s->free = NULL;
+    exposure_turn(h, s, slice_pages(s), used + count);
+    if (direct_may(h, s, used, count)) direct_begin(h, s, used + count, count);
+    return first;
+}
+
+/* All blocks of the active slab s are in use: the best of the others takes its place, where its list serves.
+ * NULL: nothing was done. With the heap's lock. */
+static struct slice* turn_changes(struct heap* h, unsigned c, struct slice* s, block_t** first,
+                                  uint32_t* count) {
+    if (slab_used(s) != slab_class(s)->capacity || (s->flags & (SLICE_KEPT | SLICE_CLOSED)) != 0) return NULL;
+    struct slice* other = available_best(h, c);
+    if (other == NULL || load_relaxed(&other->remote) != 0) return NULL; /* relaxed: as in turn_collects */
+    const struct slice_pages* r = slice_pages(other);
+    *count = slab_unsorted(other);
+    if ((r->taken | r->ahead) != 0 || *count < class_enough(slab_class(other))) return NULL;
+    *first = list_turn(h, c, other, *count);
+    if (*first == NULL) return NULL;
+    available_change(h, s, other);
+    available_list_active(other);
+    h->passed[c / 64] &= ~(1ull << c % 64); /* as class_learn has it: the thread freed these itself */
+    h->active[c] = other;
+    return other;
+}
+
+/* The list of the active slab, for which refill_may_turn, or of one that takes its place, becomes the bin's.
+ * False: nothing was done. */
 static bool bin_turn(struct heap* h, unsigned c) {
     struct slice* s = h->active[c];
     os_lock_take(&h->lock);
@@ -629,17 +661,11 @@ static bool bin_turn(struct heap* h, unsigned c) {
     direct_end(h, s);
     const struct slice_pages* r = slice_pages(s);
     bool whole = (r->taken | r->ahead) == 0 && turn_collects(h, c, s, own);
-    uint32_t used = slab_used(s);
-    uint32_t count = s->built - used - r->sorted;
-    block_t* first = s->free;
-    bool serves = whole && first != NULL && list_serves(h, c, s, count);
-    if (serves) {
-        s->free = NULL;
-        exposure_turn(h, s, r, used + count);
-        if (direct_may(h, s, used, count)) direct_begin(h, s, used + count, count);
-    }
+    uint32_t count = slab_unsorted(s);
+    block_t* first = whole ? list_turn(h, c, s, count) : NULL;
+    if (whole && first == NULL) s = turn_changes(h, c, s, &first, &count);
     os_lock_give(&h->lock);
-    if (!serves) return false;
+    if (first == NULL) return false;
     h->turns_unchecked++;
     h->grown[c] /= 2;
     h->left[c / 64] &= ~(1ull << c % 64);
