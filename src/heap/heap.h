@@ -191,7 +191,7 @@ struct heap {
     struct slice* available[SLAB_CLASSES];
     struct slice* scarce[SLAB_CLASSES];
     uint8_t short_turns[SLAB_CLASSES]; /* lists of a few blocks that turned over in a row */
-    uint8_t grown[SLAB_CLASSES];       /* pages built in a row; halved by each list that served instead */
+    uint8_t grown[SLAB_CLASSES];       /* pages built in a row; less where lists serve instead */
     struct outbox outbox[OUTBOX_SLOTS];
     struct slice* exposed_slabs[EXPOSED_SLOTS]; /* a ring of those with a charge, or that had one */
     struct kept_medium kept_medium[KEPT_RINGS];

@@ -204,19 +204,21 @@ static block_t* slab_supply(struct slice* s, bool clean, uint32_t pages, bool* f
     return first;
 }
 
-/* How many pages are built at once: where the thread went on to new ones for more than a slab, a part of
- * those. */
+/* How many pages are built at once: an eighth of those that the thread went on to in a row. One where heaps
+ * are many, as what bins have adds up. */
 static uint32_t grown_pages(const struct heap* h, unsigned c) {
-    enum { slab = SLICE_PAGES_MAX, part = 8, most_blocks = 64, most_bytes = 32768 };
-    if (h->grown[c] < slab || (heap_is_passed(h, c) && heaps_are_many())) return 1; /* bin_share cuts those */
+    enum { part = 8, most_blocks = 64, most_bytes = 16384 };
+    uint32_t pages = h->grown[c] / part;
+    if (pages <= 1 || heaps_are_many()) return 1;
     uint32_t most = size_classes[c].bytes * most_blocks;
     if (most > most_bytes) most = most_bytes;
-    uint32_t pages = h->grown[c] / part;
     most >>= page_shift;
     return pages <= most ? pages : most != 0 ? most : 1;
 }
-static void class_grew(struct heap* h, unsigned c, uint32_t pages) {
-    uint32_t run = h->grown[c] + pages;
+/* So many blocks were built. */
+static void class_grew(struct heap* h, unsigned c, uint32_t count) {
+    uint32_t pages = count * size_classes[c].bytes >> page_shift;
+    uint32_t run = h->grown[c] + (pages != 0 ? pages : 1);
     h->grown[c] = (uint8_t)(run < UINT8_MAX ? run : UINT8_MAX);
 }
 
@@ -292,13 +294,12 @@ static void reopened_count(struct heap* h) {
  * not resident and `clean` not set. */
 static WEIR_NOINLINE bool pages_fill_bin(struct heap* h, unsigned c, struct slice* s, bool clean) {
     if (full_is_on()) return slab_stock(s, clean);
-    uint32_t pages = grown_pages(h, c);
     uint32_t count;
     bool fresh;
-    block_t* first = slab_supply(s, clean, pages, &fresh, &count);
+    block_t* first = slab_supply(s, clean, grown_pages(h, c), &fresh, &count);
     if (first == NULL || (!fresh && !list_check(h, s, first, count, "malloc"))) return false;
     if (fresh)
-        class_grew(h, c, pages);
+        class_grew(h, c, count);
     else
         h->grown[c] /= 2;
     bin_fill(h, c, s, first, count, false);
@@ -467,6 +468,7 @@ static bool active_is_idle(const struct heap* h, unsigned c) {
 /* Let go of the active slab of class c, none of whose blocks is in use. */
 static void active_release(struct heap* h, unsigned c) {
     struct slice* s = h->active[c];
+    h->grown[c] = 0;
     active_drop(h, c);
     available_put(h, s, "free");
 }
@@ -482,6 +484,7 @@ static void closed_release(struct heap* h) {
  * page call for the next block of the class, and the release pass has the pages. */
 static void active_close(struct heap* h, unsigned c) {
     struct slice* s = h->active[c];
+    h->grown[c] = 0;
     h->bins[c] = (struct bin){NULL, SLICE_BYTES};
     h->kept[c / 64] &= ~(1ull << c % 64);
     exposure_clear(h, s);
@@ -667,7 +670,6 @@ static bool bin_turn(struct heap* h, unsigned c) {
     os_lock_give(&h->lock);
     if (first == NULL) return false;
     h->turns_unchecked++;
-    h->grown[c] /= 2;
     h->left[c / 64] &= ~(1ull << c % 64);
     h->guard_left -= count;
     h->bins[c].head = first;
@@ -748,6 +750,7 @@ static bool slab_lives_on(struct heap* h, struct slice* s) {
 /* The active slab of class c, of whose blocks none or few are in use, is kept. False: only so much is kept,
  * and it would be more. */
 static bool kept_begin(struct heap* h, unsigned c, struct slice* s) {
+    h->grown[c] = 0;
     if (slab_is_kept(s)) return true;
     if (!heap_may_keep(h, s)) return false;
     s->flags |= SLICE_KEPT;
@@ -760,7 +763,6 @@ static bool kept_begin(struct heap* h, unsigned c, struct slice* s) {
  * comes and goes costs next to nothing; but only so much memory stays for nothing. Past that, it stays
  * without its memory. True: it was kept with it, and nothing else went. */
 static bool slab_keep(struct heap* h, unsigned c, struct slice* s) {
-    h->grown[c] = 0;
     available_unlist_active(h, s);
     bool at_once = kept_begin(h, c, s);
     if (!at_once) {

@@ -62,7 +62,7 @@ enum { PARKED_MAX = 64, PARKED_BYTES_EACH = 2 << 20, PARKED_BYTES_ALL = 8 << 20 
  * no memory. */
 static void heap_reset_tables(struct heap* h) {
     for (unsigned c = 0; c < SLAB_CLASSES; c++) h->active[c] = h->available[c] = h->scarce[c] = NULL;
-    for (unsigned c = 0; c < SLAB_CLASSES; c++) h->short_turns[c] = h->grown[c] = 0;
+    for (unsigned c = 0; c < SLAB_CLASSES; c++) h->short_turns[c] = 0;
     for (unsigned i = 0; i < OUTBOX_SLOTS; i++) h->outbox[i] = (struct outbox){0};
     for (unsigned i = 0; i < EXPOSED_SLOTS; i++) h->exposed_slabs[i] = NULL;
     for (unsigned row = 0; row < KEPT_RINGS; row++) {
@@ -76,6 +76,7 @@ static void heap_reset_tables(struct heap* h) {
 
 /* How the thread used to free. */
 static void heap_unlearn(struct heap* h) {
+    __builtin_memset(h->grown, 0, sizeof h->grown);
     h->reopened = h->kept_widely = 0;
     h->medium_most = h->medium_least = h->medium_swing = 0;
 }

@@ -511,9 +511,12 @@ static bool holes_take(const struct view* v, uint32_t* from, uint32_t* to) {
 /* The lowest hole and those behind it, `pages` at most, or where no block lies on it alone, those of the
  * block that reaches into it. False: none to be had. */
 static bool build_take(const struct view* v, bool clean, uint32_t pages, uint32_t* from, uint32_t* to) {
-    bool dirty = true;
-    uint32_t page = lowest_hole(v, false);
-    if (page == page_count(v) && clean) page = lowest_hole(v, !(dirty = false));
+    bool is_clean = false;
+    uint32_t page = lowest_hole(v, is_clean);
+    if (page == page_count(v) && clean) {
+        is_clean = true;
+        page = lowest_hole(v, is_clean);
+    }
     if (page == page_count(v)) return false;
     *from = *to = page;
     uint32_t own = page_first(v, page);
@@ -522,7 +525,7 @@ static bool build_take(const struct view* v, bool clean, uint32_t pages, uint32_
         *from = block_home(v, block);
         *to = block_end(v, block);
     } else if (pages > 1) {
-        *to = holes_end(v, page, !dirty, pages);
+        *to = holes_end(v, page, is_clean, pages);
     }
     return holes_take(v, from, to);
 }

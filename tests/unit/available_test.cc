@@ -4,6 +4,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "blocks.h"
 #include <algorithm>
+#include <map>
 #include <set>
 #include <thread>
 #include <vector>
@@ -56,6 +57,49 @@ TEST(Available, SlabsWithFewFreeBlocksWaitForMore) {
         EXPECT_EQ(found, enough);
         for (void* p : more) unit_free(p);
     }));
+}
+
+// Where the active slab is full, the others have their turns: of those with enough the one with the most
+// blocks in use, and the lowest of equals. Each is used up, and listed again.
+TEST(Available, TheBestOfTheOthersTakesAFullOnesPlace) {
+    for (size_t size : {48u, 256u, 1024u})
+        for (const char* options : {"check_first=0:check_every=1000000:guard_rate=0", "guard_rate=0"})
+            EXPECT_FINE(in_child([=] {
+                setenv("WEIR_OPTIONS", options, 1);
+                Full full(size, 20);
+                const unsigned enough = class_enough(full.k);
+                Random random(7);
+                std::map<struct slice*, std::vector<void*>> blocks;
+                for (void* p : std::exchange(full.all, {})) blocks[unit_slice(p)].push_back(p);
+                for (unsigned round = 0; round < unit_rounds(60); round++) {
+                    std::vector<std::pair<size_t, struct slice*>> order; // free blocks, slab
+                    for (auto& [slab, all] : blocks) {
+                        if (slab == unit_active(class_of(size)) || random.below(4) != 0 || order.size() == 7)
+                            continue;
+                        size_t count = enough + random.below(4);
+                        for (size_t i = 0; i < count; i++) {
+                            std::swap(all[random.below(static_cast<unsigned>(all.size()))], all.back());
+                            unit_free(all.back());
+                            all.pop_back();
+                        }
+                        order.emplace_back(count, slab);
+                    }
+                    std::sort(order.begin(), order.end());
+                    ASSERT_GE(unit_check_slabs(), 0) << round;
+                    for (auto [count, slab] : order)
+                        for (size_t i = 0; i < count; i++) {
+                            void* p = unit_alloc(size);
+                            ASSERT_EQ(unit_slice(p), slab) << size << " " << round << " " << i;
+                            memset(p, 7, size);
+                            blocks[slab].push_back(p);
+                            if (i >= 2) continue;
+                            ASSERT_GE(unit_check_slabs(), 0) << round;
+                        }
+                }
+                for (auto& [slab, all] : blocks)
+                    for (void* p : all) unit_free(p);
+                expect_no_live_blocks();
+            }));
 }
 
 // One at random goes, another one comes: no list for each, and hardly more memory.

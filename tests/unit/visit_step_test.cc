@@ -88,6 +88,41 @@ TEST_NATIVE(VisitSteps, AForkWhileALargeBlockTakesTheOthersPlace) {
     }));
 }
 
+// A full slab and another one change places while somebody sorts them, or forks.
+TEST_NATIVE(VisitSteps, AFullSlabAndAnother) {
+    for (bool forks : {false, true})
+        EXPECT_FINE(in_child([=] {
+            constexpr size_t bytes = 256;
+            windows_are_endless(
+                ":release_floor=1073741824:check_first=0:check_every=1000000:guard_rate=0"); // no helper
+            unit_attach();
+            Forker::fine = child_allocates;
+            forks_bytes = bytes;
+            const size_t each = size_classes[class_of(bytes)].capacity;
+            std::vector<void*> all;
+            for (size_t i = 0; i < 12 * each; i++) all.push_back(unit_alloc(bytes));
+            Visitor visitor;
+            unsigned changes = 0;
+            for (unsigned step = 1; step <= 900; step += 5) {
+                const struct slice* before = unit_active(class_of(bytes));
+                const size_t first =
+                    step % 10 * each; // of a slab that is not the active one, as all are full
+                const size_t count = class_enough(&size_classes[class_of(bytes)]) + 2;
+                if (unit_slice(all[first]) == before) continue;
+                for (size_t i = 0; i < count; i++) unit_free(all[first + i]);
+                forks ? Forker::start(step) : Visitor::start(step);
+                all[first] = unit_alloc(bytes);
+                stepping_stop();
+                if (!forks) Visitor::wait();
+                changes += unit_active(class_of(bytes)) != before;
+                for (size_t i = 1; i < count; i++) all[first + i] = unit_alloc(bytes);
+                ASSERT_GE(unit_check_slabs(), 0) << step;
+            }
+            EXPECT_GT(changes, 100u);
+            EXPECT_TRUE(forks ? Forker::forks > 50 && Forker::bad == 0 : Visitor::in_time > 0);
+        }));
+}
+
 TEST_NATIVE(VisitSteps, MediumBlocks) { visited_at_each_step(8192); }
 TEST_NATIVE(VisitSteps, LongBlocks) { visited_at_each_step(200000); }
 TEST_NATIVE(VisitSteps, LargeBlocks) { visited_at_each_step(700000); }
