@@ -468,7 +468,6 @@ static bool active_is_idle(const struct heap* h, unsigned c) {
 /* Let go of the active slab of class c, none of whose blocks is in use. */
 static void active_release(struct heap* h, unsigned c) {
     struct slice* s = h->active[c];
-    h->grown[c] = 0;
     active_drop(h, c);
     available_put(h, s, "free");
 }
@@ -484,7 +483,6 @@ static void closed_release(struct heap* h) {
  * page call for the next block of the class, and the release pass has the pages. */
 static void active_close(struct heap* h, unsigned c) {
     struct slice* s = h->active[c];
-    h->grown[c] = 0;
     h->bins[c] = (struct bin){NULL, SLICE_BYTES};
     h->kept[c / 64] &= ~(1ull << c % 64);
     exposure_clear(h, s);

@@ -63,7 +63,7 @@ TEST(Available, SlabsWithFewFreeBlocksWaitForMore) {
 // blocks in use, and the lowest of equals. Each is used up, and listed again.
 TEST(Available, TheBestOfTheOthersTakesAFullOnesPlace) {
     for (size_t size : {48u, 256u, 1024u})
-        for (const char* options : {"check_first=0:check_every=1000000:guard_rate=0", "guard_rate=0"})
+        for (const char* options : {"check_first=0:check_every=1000000", "check_first=0:reuse=late", ""})
             EXPECT_FINE(in_child([=] {
                 setenv("WEIR_OPTIONS", options, 1);
                 Full full(size, 20);
@@ -73,9 +73,13 @@ TEST(Available, TheBestOfTheOthersTakesAFullOnesPlace) {
                 for (void* p : std::exchange(full.all, {})) blocks[unit_slice(p)].push_back(p);
                 for (unsigned round = 0; round < unit_rounds(60); round++) {
                     std::vector<std::pair<size_t, struct slice*>> order; // free blocks, slab
-                    for (auto& [slab, all] : blocks) {
+                    std::vector<struct slice*> slabs;
+                    for (auto& [slab, all] : blocks) slabs.push_back(slab);
+                    if (round % 2 != 0) std::reverse(slabs.begin(), slabs.end());
+                    for (struct slice* slab : slabs) {
                         if (slab == unit_active(class_of(size)) || random.below(4) != 0 || order.size() == 7)
                             continue;
+                        std::vector<void*>& all = blocks[slab];
                         size_t count = enough + random.below(4);
                         for (size_t i = 0; i < count; i++) {
                             std::swap(all[random.below(static_cast<unsigned>(all.size()))], all.back());
@@ -93,6 +97,7 @@ TEST(Available, TheBestOfTheOthersTakesAFullOnesPlace) {
                             memset(p, 7, size);
                             blocks[slab].push_back(p);
                             if (i >= 2) continue;
+                            EXPECT_EQ(unit_is_shared(slab), config_owner_publishes != 0);
                             ASSERT_GE(unit_check_slabs(), 0) << round;
                         }
                 }

@@ -118,6 +118,7 @@ struct slice* unit_slice(const void* p) {
 uint32_t unit_used(const struct slice* s) { return slab_used(s); }
 uint32_t unit_unsorted(const struct slice* s) { return slab_unsorted(s); }
 struct slice* unit_active(unsigned c) { return heap_self()->active[c]; }
+bool unit_is_shared(const struct slice* s) { return load_relaxed(&s->listed) == LISTED_ACTIVE; }
 bool unit_is_direct(const struct slice* s) { return slab_is_direct(s); }
 uint32_t unit_turns_unchecked(void) { return heap_self()->turns_unchecked; }
 uint64_t unit_exposed(void) { return load_relaxed(&heap_self()->exposed); }
@@ -327,6 +328,8 @@ static const char* pages_wrong(const struct slice* s, unsigned char* seen) {
         const struct slice_pages* r = &pages[g / per_slice];
         if (r->used[g % per_slice] != used[g]) return "a page's count of blocks in use is wrong";
         if ((r->cross >> g % per_slice & 1) != cross[g]) return "a page's crossing bit is wrong";
+        if (!is_hole(s, g) && g * page >= (size_t)slab_class(s)->capacity * slab_class(s)->bytes)
+            return "a page on which no block lies is no hole";
         uint32_t frees = used[g] + cross[g] == 0 ? 1 : used[g] + cross[g];
         if (!is_hole(s, g) && slab_frees_to_hole(slice_pages(s)) > frees)
             return "a page is free after fewer frees";

@@ -55,6 +55,7 @@ uint32_t unit_used(const struct slice* s); /* blocks in use, the owner's countdo
 uint32_t unit_unsorted(const struct slice* s); /* blocks on its lists of which no page was told */
 struct slice* unit_active(unsigned c);
 bool unit_is_direct(const struct slice* s); /* its owner's frees go to the bin */
+bool unit_is_shared(const struct slice* s); /* active, and visitors may sort it */
 /* Of the calling thread's heap: lists that turned over since one was walked; bytes that are charged to it. */
 uint32_t unit_turns_unchecked(void);
 uint64_t unit_exposed(void);
