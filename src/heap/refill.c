@@ -204,10 +204,10 @@ static block_t* slab_supply(struct slice* s, bool clean, uint32_t pages, bool* f
     return first;
 }
 
-/* How many pages are built at once: an eighth of those that the thread went on to in a row. One where heaps
+/* How many pages are built at once: a 16th of those that the thread went on to in a row. One where heaps
  * are many, as what bins have adds up. */
 static uint32_t grown_pages(const struct heap* h, unsigned c) {
-    enum { part = 8, most_blocks = 64, most_bytes = 16384 };
+    enum { part = 16, most_blocks = 64, most_bytes = 16384 };
     uint32_t pages = h->grown[c] / part;
     if (pages <= 1 || heaps_are_many()) return 1;
     uint32_t most = size_classes[c].bytes * most_blocks;
