@@ -622,11 +622,9 @@ static bool turn_collects(struct heap* h, unsigned c, struct slice* s, bool own)
     return true;
 }
 
-/* A list of `count` blocks of slab s, on which no visitor's work waits, leaves it if it serves. NULL: it does
- * not. With the heap's lock. */
-static block_t* list_turn(struct heap* h, unsigned c, struct slice* s, uint32_t count) {
+/* The list of slab s, which serves, leaves it: `count` blocks. With the heap's lock. */
+static block_t* list_turn(struct heap* h, struct slice* s, uint32_t count) {
     block_t* first = s->free;
-    if (first == NULL || !list_serves(h, c, s, count)) return NULL;
     uint32_t used = slab_used(s);
     s->free = NULL;
     exposure_turn(h, s, slice_pages(s), used + count);
@@ -634,23 +632,28 @@ static block_t* list_turn(struct heap* h, unsigned c, struct slice* s, uint32_t 
     return first;
 }
 
-/* All blocks of the active slab s are in use: the best of the others takes its place, where its list serves.
- * NULL: nothing was done. With the heap's lock. */
-static struct slice* turn_changes(struct heap* h, unsigned c, struct slice* s, block_t** first,
-                                  uint32_t* count) {
-    if (slab_used(s) != slab_class(s)->capacity || (s->flags & (SLICE_KEPT | SLICE_CLOSED)) != 0) return NULL;
-    struct slice* other = available_best(h, c);
-    if (other == NULL || load_relaxed(&other->remote) != 0) return NULL; /* relaxed: as in turn_collects */
-    const struct slice_pages* r = slice_pages(other);
-    *count = slab_unsorted(other);
-    if ((r->taken | r->ahead) != 0 || *count < class_enough(slab_class(other))) return NULL;
-    *first = list_turn(h, c, other, *count);
-    if (*first == NULL) return NULL;
+/* The best of the available slabs, where its list serves and no visitor's work waits on it; NULL: it does
+ * not. With the heap's lock. */
+static struct slice* turn_next(struct heap* h, unsigned c) {
+    struct slice* s = available_best(h, c);
+    if (s == NULL || load_relaxed(&s->remote) != 0) return NULL; /* relaxed: as in turn_collects */
+    const struct slice_pages* r = slice_pages(s);
+    uint32_t count = slab_unsorted(s);
+    if ((r->taken | r->ahead) != 0 || count < class_enough(slab_class(s))) return NULL;
+    return list_serves(h, c, s, count) ? s : NULL;
+}
+
+/* All blocks of the active slab s are in use: another one takes its place. With the heap's lock. */
+static void turn_changes(struct heap* h, unsigned c, struct slice* s, struct slice* other) {
     available_change(h, s, other);
     available_list_active(other);
     h->passed[c / 64] &= ~(1ull << c % 64); /* as class_learn has it: the thread freed these itself */
     h->active[c] = other;
-    return other;
+}
+
+/* Whether the active slab has nothing left, and others may be better than what it could get. */
+static bool slab_is_used_up(const struct slice* s) {
+    return slab_used(s) == slab_class(s)->capacity && (s->flags & (SLICE_KEPT | SLICE_CLOSED)) == 0;
 }
 
 /* The list of the active slab, for which refill_may_turn, or of one that takes its place, becomes the bin's.
@@ -662,11 +665,17 @@ static bool bin_turn(struct heap* h, unsigned c) {
     direct_end(h, s);
     const struct slice_pages* r = slice_pages(s);
     bool whole = (r->taken | r->ahead) == 0 && turn_collects(h, c, s, own);
+    bool serves = whole && s->free != NULL && list_serves(h, c, s, slab_unsorted(s));
+    struct slice* other = whole && !serves && slab_is_used_up(s) ? turn_next(h, c) : NULL;
+    if (other != NULL) {
+        turn_changes(h, c, s, other);
+        s = other;
+        serves = true;
+    }
     uint32_t count = slab_unsorted(s);
-    block_t* first = whole ? list_turn(h, c, s, count) : NULL;
-    if (whole && first == NULL) s = turn_changes(h, c, s, &first, &count);
+    block_t* first = serves ? list_turn(h, s, count) : NULL;
     os_lock_give(&h->lock);
-    if (first == NULL) return false;
+    if (!serves) return false;
     h->turns_unchecked++;
     h->left[c / 64] &= ~(1ull << c % 64);
     h->guard_left -= count;
