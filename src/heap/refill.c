@@ -668,15 +668,17 @@ static bool bin_turn(struct heap* h, unsigned c) {
     bool serves = whole && s->free != NULL && list_serves(h, c, s, slab_unsorted(s));
     struct slice* other = whole && !serves && slab_is_used_up(s) ? turn_next(h, c) : NULL;
     if (other != NULL) {
+        weir_assert(s->free == NULL);
         turn_changes(h, c, s, other);
         s = other;
         serves = true;
     }
     uint32_t count = slab_unsorted(s);
+    h->turns_unchecked += serves; /* first: whether the slab may be direct depends on it */
     block_t* first = serves ? list_turn(h, s, count) : NULL;
     os_lock_give(&h->lock);
     if (!serves) return false;
-    h->turns_unchecked++;
+    h->grown[c] /= 2;
     h->left[c / 64] &= ~(1ull << c % 64);
     h->guard_left -= count;
     h->bins[c].head = first;

@@ -96,11 +96,12 @@ TEST(Grown, WhatComesBackEndsIt) {
             };
             grow_by(20 * capacity(bytes));
             EXPECT_EQ(most_at_once() > of_one_page(bytes), several);
-            for (unsigned times = 0; times < 16; times++)
-                for (size_t i = 0; i + 64 <= all.size(); i += 64) {
-                    for (size_t k = i; k < i + 64; k += 2) unit_free(all[k]);
-                    for (size_t k = i; k < i + 64; k += 2) all[k] = unit_alloc(bytes);
-                }
+            for (size_t i = 0; i < 20; i++)
+                unit_free(all[(i + 1) * capacity(bytes) - 1]); // full ones are nobody's
+            for (size_t i = 0; i < 12 * 64; i += 64) {         // a dozen lists
+                for (size_t k = i; k < i + 64; k += 2) unit_free(all[k]);
+                for (size_t k = i; k < i + 64; k += 2) all[k] = unit_alloc(bytes);
+            }
             EXPECT_LE(most_at_once(), of_one_page(bytes)) << options;
             EXPECT_GE(unit_check_slabs(), 0);
         }));
