@@ -96,9 +96,8 @@ TEST(Grown, WhatComesBackEndsIt) {
             };
             grow_by(20 * capacity(bytes));
             EXPECT_EQ(most_at_once() > of_one_page(bytes), several);
-            for (size_t i = 0; i < 20; i++)
-                unit_free(all[(i + 1) * capacity(bytes) - 1]); // full ones are nobody's
-            for (size_t i = 0; i < 12 * 64; i += 64) {         // a dozen lists
+            for (size_t i = 0; i < 20; i++) unit_free(all[i * capacity(bytes) | 1]); // full ones are nobody's
+            for (size_t i = 0; i < 12 * 64; i += 64) {                               // a dozen lists
                 for (size_t k = i; k < i + 64; k += 2) unit_free(all[k]);
                 for (size_t k = i; k < i + 64; k += 2) all[k] = unit_alloc(bytes);
             }
@@ -176,8 +175,8 @@ TEST(Grown, NotWhereHeapsAreMany) {
     const bool several = os_page_bytes() <= 8192;
     for (unsigned heaps : {2u, 12u})
         EXPECT_FINE(in_child([=] {
-            Crowd crowd = crowd_of(heaps);
             unit_attach();
+            Crowd crowd = crowd_of(heaps);
             size_t most = 0;
             for (size_t i = 1; i < 10 * capacity(bytes); i++) {
                 unit_alloc(bytes);
