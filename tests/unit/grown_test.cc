@@ -130,7 +130,7 @@ TEST(Grown, NotWhereAllIsFreedAgainAndAgain) {
     }));
 }
 
-// After all of it went, of one thread or of one that the heap waits for, a class begins anew.
+// After all of it went a class begins anew.
 TEST(Grown, BeginsAnewWhenAllIsFreed) {
     for (const char* options : {"check_first=0", "check_first=1000000", "check_first=0:reuse=late"})
         for (bool collects : {false, true})

@@ -4,6 +4,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "at_step.h"
 #include "holes.h"
+#include <utility>
 extern "C" {
 #include "page/fence.h"
 }
@@ -101,24 +102,29 @@ TEST_NATIVE(VisitSteps, AFullSlabAndAnother) {
             const size_t each = size_classes[class_of(bytes)].capacity;
             std::vector<void*> all;
             for (size_t i = 0; i < 12 * each; i++) all.push_back(unit_alloc(bytes));
+            // Full ones are nobody's: from now on ten of them are the thread's, with a block to give.
+            for (size_t i = 0; i < 10; i++) unit_free(std::exchange(all[i * each + each / 2], nullptr));
             Visitor visitor;
-            unsigned changes = 0;
+            unsigned changes = 0, shared = 0;
             for (unsigned step = 1; step <= 900; step += 5) {
                 const struct slice* before = unit_active(class_of(bytes));
-                const size_t first =
-                    step % 10 * each; // of a slab that is not the active one, as all are full
+                const size_t first = step / 5 % 10 * each;
                 const size_t count = class_enough(&size_classes[class_of(bytes)]) + 2;
                 if (unit_slice(all[first]) == before) continue;
                 for (size_t i = 0; i < count; i++) unit_free(all[first + i]);
+                shared += unit_is_shared(before); // else it goes the long way
                 forks ? Forker::start(step) : Visitor::start(step);
                 all[first] = unit_alloc(bytes);
                 stepping_stop();
                 if (!forks) Visitor::wait();
                 changes += unit_active(class_of(bytes)) != before;
                 for (size_t i = 1; i < count; i++) all[first + i] = unit_alloc(bytes);
+                void*& left = all[first + each / 2];
+                if (left == nullptr) left = unit_alloc(bytes); // all of it is in use again
                 ASSERT_GE(unit_check_slabs(), 0) << step;
             }
             EXPECT_GT(changes, 100u);
+            EXPECT_GT(shared, 100u);
             EXPECT_TRUE(forks ? Forker::forks > 50 && Forker::bad == 0 : Visitor::in_time > 0);
         }));
 }
