@@ -651,7 +651,7 @@ static void turn_changes(struct heap* h, unsigned c, struct slice* s, struct sli
     h->active[c] = other;
 }
 
-/* Whether the active slab has nothing left, and others may be better than what it could get. */
+/* Whether the active slab has nothing left and can get nothing: all that it has room for is in use. */
 static bool slab_is_used_up(const struct slice* s) {
     return slab_used(s) == slab_class(s)->capacity && (s->flags & (SLICE_KEPT | SLICE_CLOSED)) == 0;
 }

@@ -486,8 +486,8 @@ static uint32_t holes_end(const struct view* v, uint32_t page, bool clean, uint3
     return last < end ? last : end;
 }
 
-/* Take the holes among pages [*from, *to], of one block, back, and say which they were: they lie next to each
- * other. False: one is being purged, none was taken. */
+/* Take the holes among pages [*from, *to] back, of one block or all of them holes, and say which they were:
+ * they lie next to each other. False: one is being purged, none was taken. */
 static bool holes_take(const struct view* v, uint32_t* from, uint32_t* to) {
     uint32_t first = *from >> v->slice_shift;
     uint32_t last = *to >> v->slice_shift;
