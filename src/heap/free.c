@@ -46,6 +46,7 @@ static void slab_free_lone(struct slice* s, block_t* p, uint64_t word_of_p) {
 
 /* The same of a thread that ends, or that never allocated: it gets no heap for this. */
 static WEIR_NOINLINE void slab_free_heapless(struct slice* s, block_t* p, uint64_t word_of_p) {
+    heap_want(s);
     slab_free_lone(s, p, word_of_p);
     release_poke(); /* another thread's slab may have gone */
 }
@@ -265,6 +266,7 @@ static WEIR_NOINLINE void span_free_near(void* p, struct slice* s, const char* c
             slab_free_slow(p, s, call);
             return;
         }
+        if (weir_unlikely(h == &heap_empty && load_relaxed(&release_parked) != 0)) heap_want(s);
         uint64_t word_of_p = (offset / GRANULE + 1) | remote_mark(p);
         uint32_t told;
         if (weir_unlikely(!slab_give_owned(s, p, word_of_p, &told)))

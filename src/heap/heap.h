@@ -182,7 +182,8 @@ struct heap {
     struct heap* registry_next;
     struct heap* spare_next;
     int parked_tid;        /* of the thread that parked it */
-    uint64_t parked_bytes; /* what it adds to release_parked; 0: it is not parked */
+    uint64_t parked_bytes; /* what it adds to release_parked; 0: it is not parked; relaxed atomic */
+    void* wanted_by;       /* the thread, without a heap, that freed a block of it; relaxed atomic */
     int tid;               /* relaxed atomic; 0: spare */
     uint32_t id;
     /* By class or slot, the largest last: of these a small thread writes few, and what is not written takes
@@ -285,6 +286,9 @@ WEIR_FN void* heap_realloc(void* p, size_t size, const char* call);
 WEIR_FN void heap_options_start(void);
 /* Give the calling thread a heap; NULL: no memory. */
 WEIR_FN struct heap* heap_attach(void);
+/* The calling thread, which has none, frees a block that it did not take, of the slab of record s: if a heap
+ * owns that which waits for the next thread, this one is to have it. */
+WEIR_FN void heap_want(const struct slice* s);
 /* Take the calling thread's heap away: before a long wait; or because the thread `ends`. Then signals stay
  * blocked, as libc would block them next: a thread that unblocks one takes what the process has pending, also
  * what the kernel is just waking another thread for. */

@@ -51,7 +51,7 @@ static bool started;
 static int registry_process; /* the process that `tid`s belong to */
 enum { TID_UNKNOWN = -1 };
 
-/* Heaps of threads that ended, with all that they had: the next thread has the last one. Sync: heaps_lock;
+/* Heaps of threads that ended, with all that they had: the next thread has one of them. Sync: heaps_lock;
  * the head is also read relaxed, to skip the lock. */
 static struct heap* parked;
 static uint32_t parked_count;
@@ -115,7 +115,7 @@ static void heap_reset(struct heap* h) {
     h->exposed_handed_out = 0;
     guard_heap_reset(h);
     h->owed = 0;
-    h->parked_bytes = 0;
+    store_relaxed(&h->parked_bytes, (uint64_t)0);
     h->visited = NULL;
     store_relaxed(&h->doubted, NULL);
     store_relaxed(&h->visit_calls, (uint64_t)0);
@@ -181,7 +181,8 @@ static bool heap_parks(struct heap* h, int tid) {
                  bytes <= PARKED_BYTES_EACH && bytes + load_relaxed(&release_parked) <= PARKED_BYTES_ALL;
     if (parks) {
         heap_unlearn(h); /* the next thread is another one */
-        h->parked_bytes = bytes + 1;
+        store_relaxed(&h->parked_bytes, bytes + 1);
+        store_relaxed(&h->wanted_by, NULL);
         h->parked_tid = tid;
         add_relaxed(&release_parked, h->parked_bytes);
         heap_count_live(false);
@@ -203,7 +204,7 @@ static struct heap* heap_unpark(struct heap** link, int tid) {
     store_relaxed(link, h->spare_next);
     parked_count--;
     sub_relaxed(&release_parked, h->parked_bytes);
-    h->parked_bytes = 0;
+    store_relaxed(&h->parked_bytes, (uint64_t)0);
     heap_count_live(true);
     return h;
 }
@@ -230,14 +231,31 @@ static uint64_t parked_in_use(const struct heap* h) {
     return bytes;
 }
 
-/* Under heaps_lock: the parked heap that the next thread gets. What a thread left in use others free, by and
- * by; a heap where much is left would have to hold that and what its next thread takes. So of the last ones
- * the first of which three quarters are free, or the one that has least in use. */
+WEIR_FN void heap_want(const struct slice* s) {
+    /* Relaxed: a heap that somebody has by now, or that two threads want, is none to go by. */
+    struct heap* h = owner_heap(load_relaxed(&s->owner));
+    if (h != NULL && load_relaxed(&h->parked_bytes) != 0) store_relaxed(&h->wanted_by, arch_thread_pointer());
+}
+
+/* Under heaps_lock: of the parked heaps the one that the calling thread wants; NULL: none. */
+static struct heap** parked_wanted(void) {
+    for (struct heap** link = &parked; *link != NULL; link = &(*link)->spare_next)
+        if (load_relaxed(&(*link)->wanted_by) == arch_thread_pointer()) return link;
+    return NULL;
+}
+
+/* Under heaps_lock: the parked heap that the next thread gets. One that begins with what another one took
+ * goes on with its work, and gets its heap: or else what it frees would go to others for long. What a thread
+ * left in use others free else, by and by; a heap where much is left would have to hold that and what its
+ * next thread takes. So of the last ones the first of which three quarters are free, or the one that has
+ * least in use. */
 static struct heap** parked_best(void) {
     enum { look = 8, part = 4 };
-    struct heap** best = &parked;
+    struct heap** best = parked_wanted();
     uint64_t least = UINT64_MAX;
     unsigned looked = 0;
+    if (best != NULL) return best;
+    best = &parked;
     if (parked->spare_next == NULL) return best;
     for (struct heap** link = &parked; *link != NULL && looked < look;
          link = &(*link)->spare_next, looked++) {

@@ -82,6 +82,77 @@ TEST(Parked, TheNextOneHasAHeapOfWhichMostIsFree) {
     }));
 }
 
+// A thread that begins by freeing what one that ended took has its heap, whatever else waits.
+TEST(Parked, WhoFreesABlockFirstHasTheHeapThatItIsOf) {
+    EXPECT_FINE(in_child([] {
+        no_helper();
+        unit_attach();
+        std::vector<void*> live;
+        std::vector<void*> more;
+        struct heap* one = nullptr;
+        struct heap* other = nullptr;
+        std::thread([&] {
+            live = many(100, 1000);
+            one = unit_self();
+            other = left_behind(&more, 20);
+            unit_end();
+        }).join();
+        EXPECT_EQ(unit_parked_count(), 2u);
+        auto goes_on = [](std::vector<void*>* blocks) {
+            struct heap* h = nullptr;
+            std::thread([&] {
+                unit_free(blocks->back());
+                blocks->pop_back();
+                unit_free(unit_alloc(100));
+                h = unit_self();
+                unit_end();
+            }).join();
+            return h;
+        };
+        for (int i = 0; i < 3; i++) {
+            EXPECT_EQ(goes_on(&live), one);
+            EXPECT_EQ(goes_on(&more), other);
+        }
+        // That somebody wanted a heap before it was parked again counts for nothing.
+        EXPECT_EQ(left_behind(&more, 20), other);
+        for (void* p : live) unit_free(p);
+        for (void* p : more) unit_free(p);
+        expect_nothing_left();
+    }));
+}
+
+// Another thread has the heap by the time that the one who wants it allocates.
+TEST(Parked, AHeapThatIsWantedIsGivenOnce) {
+    EXPECT_FINE(in_child([] {
+        no_helper();
+        unit_attach();
+        std::vector<void*> live;
+        struct heap* left = left_behind(&live);
+        std::thread([&] {
+            unit_free(live.back());
+            live.pop_back();
+            std::thread([&] {
+                unit_free(unit_alloc(100));
+                EXPECT_EQ(unit_self(), left);
+                std::thread([&] {
+                    unit_free(live.back()); // of a heap that does not wait any more
+                    live.pop_back();
+                    unit_free(unit_alloc(100));
+                    EXPECT_NE(unit_self(), left);
+                    unit_end();
+                }).join();
+                unit_end();
+            }).join();
+            unit_free(unit_alloc(100)); // both wait; whichever it gets is the thread's alone
+            EXPECT_EQ(unit_parked_count(), 1u);
+            EXPECT_EQ(unit_heaps_live(), 2u);
+            unit_end();
+        }).join();
+        for (void* p : live) unit_free(p);
+        expect_nothing_left();
+    }));
+}
+
 // What a thread takes in a destructor that runs after its exit hook nobody takes from it again.
 TEST(Parked, WhoAllocatesAfterItsEndGetsNoneThatWaits) {
     EXPECT_FINE(in_child([] {
