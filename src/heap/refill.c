@@ -491,9 +491,27 @@ static void active_close(struct heap* h, unsigned c) {
     if (h->closed_bytes > CLOSED_BYTES_MAX) closed_release(h);
 }
 
+/* A slab that was direct until now: the `count` blocks in its bin become its list, unless that has some.
+ * They are followed, as bin_return does it, when their turn has come or all of the slab is free: they were
+ * freed long ago, and each link would be waited for. */
+static void bin_list(struct heap* h, unsigned c, struct slice* s, uint32_t count, const char* call) {
+    block_t* first = h->bins[c].head;
+    bool known = first != NULL && count != 0 && count < slab_used(s) && !slab_forked && !config_trust_size;
+    if (!known || s->free != NULL || turn_is_checked(h, count)) {
+        bin_return(h, c, call);
+        return;
+    }
+    h->bins[c] = (struct bin){NULL, SLICE_BYTES};
+    guard_forget(h, c);
+    s->free = first;
+    slab_recount_used(s, slab_used(s) - count);
+    store_relaxed(&h->handed_out, h->handed_out - count);
+}
+
 /* The active slab of class c was kept, or may be without use: close it if it is. */
 static void active_settle(struct heap* h, unsigned c) {
     struct slice* s = h->active[c];
+    uint32_t count = slab_is_direct(s) ? direct_waiting(s) : 0;
     available_unlist_active(h, s);
     if (slab_is_kept(s)) kept_end(h, c, s);
     if ((s->flags & SLICE_CLOSED) != 0) return;
@@ -502,7 +520,7 @@ static void active_settle(struct heap* h, unsigned c) {
         exposure_arm_active(h, s, slab_used(s));
         return;
     }
-    bin_return(h, c, "free"); /* also where blocks are in use, if it may be much: for visitors */
+    bin_list(h, c, s, count, "free"); /* also where blocks are in use, if it may be much: for visitors */
     if (slab_used(s) == 0)
         active_close(h, c);
     else if (idle)
@@ -834,7 +852,7 @@ static WEIR_NOINLINE void direct_due(struct heap* h, struct slice* s, enum direc
         return;
     }
     if (slab_is_kept(s)) kept_end(h, c, s);
-    bin_return(h, c, "free");
+    bin_list(h, c, s, count, "free");
     if (slab_used(s) != 0) {
         exposure_due(h, s);
         return;

@@ -257,7 +257,7 @@ static struct slice* span_at_end(const struct region* r) {
 /* The region's frontier, `count` slices on; the primary region may get huge pages there. */
 static bool frontier_move(struct region* r, uint32_t count) {
     size_t bytes = (size_t)count << SLICE_SHIFT;
-    if (r == &regions[0] && span_totals.live + bytes >= HUGE_GROWTH_MIN) huge_grow(count);
+    if (r == &regions[0] && span_totals.live + bytes >= HUGE_LOOK_MIN) huge_grow(count);
     return region_extend(r, count);
 }
 

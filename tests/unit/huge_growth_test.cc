@@ -127,6 +127,44 @@ TEST_NATIVE(HugeGrowth, ADenseHeapGrowsByHugePages) {
     }));
 }
 
+// So many bytes of written blocks; the heap has grown past them by less than one.
+void fill(size_t bytes, size_t block) {
+    for (size_t at = 0; at < bytes; at += block) memset(unit_alloc(block), 1, block);
+}
+
+// What is in use there has been looked at by the time that it is enough: chunks take 1 MiB each.
+TEST_NATIVE(HugeGrowth, FromEightMiBOn) {
+    if (!kernel_has_huge_pages()) return expect_none_without();
+    EXPECT_FINE(in_child([] {
+        start();
+        fill(7 * MIB, 16 * KIB);
+        EXPECT_EQ(huge_totals.opened, 0u);
+        fill(2 * MIB, 16 * KIB);
+        EXPECT_EQ(huge_totals.opened, 1u);
+    }));
+    EXPECT_FINE(in_child([] { // whatever large blocks have shown
+        start();
+        std::vector<void*> gone;
+        for (int i = 0; i < 6; i++) {
+            gone.push_back(unit_alloc(576 * KIB));
+            fill(640 * KIB, 640 * KIB);
+        }
+        for (void* p : gone) unit_free(p);
+        // None fits where they were: the heap's end is well behind what is in use.
+        while (span_totals.live + 704 * KIB < HUGE_GROWTH_MIN) fill(640 * KIB, 640 * KIB);
+        EXPECT_GT(regions[0].frontier - regions[0].first, 10 * MIB / SLICE_BYTES);
+        EXPECT_EQ(huge_totals.opened, 0u);
+        fill(5 * MIB, 640 * KIB);
+        EXPECT_GE(huge_totals.opened, 1u);
+    }));
+    EXPECT_FINE(in_child([] { // a block as long as an extent is not in use before it is written to
+        start();
+        fill(7 * MIB + 256 * KIB, 1024);
+        EXPECT_TRUE(unit_alloc(2 * MIB + 64 * KIB) != nullptr);
+        EXPECT_EQ(huge_totals.opened, 0u);
+    }));
+}
+
 TEST_NATIVE(HugeGrowth, NotWhereItIsNotAskedFor) {
     for (const char* option : {":hugepages=never", ":hugepages=always", ":release=off"}) {
         EXPECT_FINE(in_child([&] {
