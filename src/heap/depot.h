@@ -19,7 +19,7 @@
 #include "heap/arena.h"
 
 /* Blocks of one class that go together, and what they may be in bytes. */
-enum { DEPOT_BLOCKS = 7, DEPOT_BYTES = 32768 };
+enum { DEPOT_BLOCKS = 7, DEPOT_BYTES = 131072 };
 
 /* Whether any block was ever left: until then nobody looks. Sync: relaxed atomic. */
 WEIR_VAR_DECL bool depot_is_used;

@@ -53,6 +53,7 @@ static WEIR_NOINLINE void slab_free_heapless(struct slice* s, block_t* p, uint64
 
 /* `all` blocks wait in a slab that somebody owns; the last one came from the caller, who may have no heap. */
 static WEIR_NOINLINE void slab_gave(struct slice* s, uint32_t all) {
+    if (heap_self() == &heap_empty) heap_want(s);
     size_t bytes = slab_class(s)->bytes; /* whatever the slab is by now: it is but a measure */
     uint32_t waiting = slab_given(s, all);
     if (waiting != 0) visit_owed(heap_self(), waiting * bytes);
@@ -266,7 +267,6 @@ static WEIR_NOINLINE void span_free_near(void* p, struct slice* s, const char* c
             slab_free_slow(p, s, call);
             return;
         }
-        if (weir_unlikely(h == &heap_empty && load_relaxed(&release_parked) != 0)) heap_want(s);
         uint64_t word_of_p = (offset / GRANULE + 1) | remote_mark(p);
         uint32_t told;
         if (weir_unlikely(!slab_give_owned(s, p, word_of_p, &told)))

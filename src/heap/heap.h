@@ -183,7 +183,7 @@ struct heap {
     struct heap* spare_next;
     int parked_tid;        /* of the thread that parked it */
     uint64_t parked_bytes; /* what it adds to release_parked; 0: it is not parked; relaxed atomic */
-    void* wanted_by;       /* the thread, without a heap, that freed a block of it; relaxed atomic */
+    int wanted_by;         /* since then: the id of the first thread that wants it; relaxed atomic; 0: none */
     int tid;               /* relaxed atomic; 0: spare */
     uint32_t id;
     /* By class or slot, the largest last: of these a small thread writes few, and what is not written takes
@@ -286,7 +286,7 @@ WEIR_FN void* heap_realloc(void* p, size_t size, const char* call);
 WEIR_FN void heap_options_start(void);
 /* Give the calling thread a heap; NULL: no memory. */
 WEIR_FN struct heap* heap_attach(void);
-/* The calling thread, which has none, frees a block that it did not take, of the slab of record s: if a heap
+/* The calling thread, which has none, frees a block of the slab of record s, or has just done so: if a heap
  * owns that which waits for the next thread, this one is to have it. */
 WEIR_FN void heap_want(const struct slice* s);
 /* Take the calling thread's heap away: before a long wait; or because the thread `ends`. Then signals stay

@@ -115,8 +115,10 @@ static WEIR_NOINLINE void kept_bound_learn(struct heap* h) {
 
 /* Kept blocks of class m are left for others, if there is a place. */
 static bool depot_leave(struct heap* h, unsigned m, void* const* blocks, unsigned count, bool* some) {
+    enum { kept_least = 65536 };
     bool tell;
-    if (core_options.thread_kept_max < 2 * DEPOT_BYTES) return false; /* who wants little kept */
+    if (core_options.thread_kept_max < kept_least) return false; /* who wants little kept */
+    if (h != &heap_empty && load_relaxed(&heap_totals.heaps_live) == 1) return false; /* there is nobody */
     if (depot_count_of(m) == 0 || !depot_put(m, blocks, count, &tell)) return false;
     if (tell) visit_owed(h, count * medium_bytes(m));
     *some = tell;

@@ -181,8 +181,8 @@ static bool heap_parks(struct heap* h, int tid) {
                  bytes <= PARKED_BYTES_EACH && bytes + load_relaxed(&release_parked) <= PARKED_BYTES_ALL;
     if (parks) {
         heap_unlearn(h); /* the next thread is another one */
+        store_relaxed(&h->wanted_by, 0);
         store_relaxed(&h->parked_bytes, bytes + 1);
-        store_relaxed(&h->wanted_by, NULL);
         h->parked_tid = tid;
         add_relaxed(&release_parked, h->parked_bytes);
         heap_count_live(false);
@@ -231,27 +231,31 @@ static uint64_t parked_in_use(const struct heap* h) {
     return bytes;
 }
 
+/* By its id: another thread may have the same thread pointer later. Which the kernel is asked for once. */
 WEIR_FN void heap_want(const struct slice* s) {
-    /* Relaxed: a heap that somebody has by now, or that two threads want, is none to go by. */
+    /* Relaxed: whether it is parked still is seen under the lock. Records of heaps are never freed. */
     struct heap* h = owner_heap(load_relaxed(&s->owner));
-    if (h != NULL && load_relaxed(&h->parked_bytes) != 0) store_relaxed(&h->wanted_by, arch_thread_pointer());
+    if (h == NULL || load_relaxed(&h->parked_bytes) == 0 || load_relaxed(&h->wanted_by) != 0) return;
+    store_relaxed(&h->wanted_by, os_thread_id());
 }
 
-/* Under heaps_lock: of the parked heaps the one that the calling thread wants; NULL: none. */
-static struct heap** parked_wanted(void) {
+/* Under heaps_lock: of the parked heaps the last one that thread `tid` wants; NULL: none. Not one where so
+ * much is in use that it would not be parked again, with what the thread takes besides. */
+static struct heap** parked_wanted(int tid) {
     for (struct heap** link = &parked; *link != NULL; link = &(*link)->spare_next)
-        if (load_relaxed(&(*link)->wanted_by) == arch_thread_pointer()) return link;
+        if (load_relaxed(&(*link)->wanted_by) == tid)
+            return parked_in_use(*link) <= PARKED_BYTES_EACH / 2 ? link : NULL;
     return NULL;
 }
 
-/* Under heaps_lock: the parked heap that the next thread gets. One that begins with what another one took
- * goes on with its work, and gets its heap: or else what it frees would go to others for long. What a thread
- * left in use others free else, by and by; a heap where much is left would have to hold that and what its
- * next thread takes. So of the last ones the first of which three quarters are free, or the one that has
- * least in use. */
-static struct heap** parked_best(void) {
+/* Under heaps_lock: the parked heap that the next thread gets, which is thread `tid`. One that begins with
+ * what another one took goes on with its work, and gets its heap: or else what it frees would go to others
+ * for long. What a thread left in use others free else, by and by; a heap where much is left would have to
+ * hold that and what its next thread takes. So of the last ones the first of which three quarters are free,
+ * or the one that has least in use. */
+static struct heap** parked_best(int tid) {
     enum { look = 8, part = 4 };
-    struct heap** best = parked_wanted();
+    struct heap** best = parked_wanted(tid);
     uint64_t least = UINT64_MAX;
     unsigned looked = 0;
     if (best != NULL) return best;
@@ -339,7 +343,7 @@ static struct heap* heap_take(int tid) {
     /* Thread ids are reused: a heap under our own id was left by a thread that is gone. */
     for (struct heap* h = registry; h != NULL && tid != 0; h = h->registry_next)
         if (load_relaxed(&h->tid) == tid) return h;
-    if (parked != NULL && !parked_by(tid)) return heap_unpark(parked_best(), tid);
+    if (parked != NULL && !parked_by(tid)) return heap_unpark(parked_best(tid), tid);
     if (spares == NULL && registry_count >= sweep_at) registry_sweep();
     struct heap* h = spares;
     if (h != NULL) {

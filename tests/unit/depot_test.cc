@@ -53,7 +53,7 @@ TEST(Depot, WhatIsLeftIsTakenOnce) {
 
 TEST(Depot, GoesByBytes) {
     for (unsigned m = 0; m < UNIT_MEDIUM_CLASSES; m++) {
-        size_t fit = class_bytes(m) > SLAB_MAX ? 0 : 32768 / class_bytes(m);
+        size_t fit = class_bytes(m) > SLAB_MAX ? 0 : 131072 / class_bytes(m);
         EXPECT_EQ(unit_depot_count_of(m), std::min<size_t>(fit, together)) << class_bytes(m);
     }
 }
@@ -160,6 +160,23 @@ TEST(Depot, IsEmptiedByVisitorsAndWhoCollects) {
             EXPECT_EQ(used_blocks(), 0u);
             EXPECT_TRUE(unit_arena_check());
         }
+        unit_collect();
+        expect_nothing_left();
+    }));
+}
+
+// What the only thread with a heap left there would wait for nobody.
+TEST(Depot, AThreadThatIsAloneLeavesNone) {
+    EXPECT_FINE(in_child([] {
+        start("release=off");
+        std::vector<void*> all;
+        std::thread([&] {
+            for (unsigned i = 0; i < 100; i++) all.push_back(unit_alloc(size));
+            unit_detach();
+        }).join();
+        EXPECT_EQ(unit_heaps_live(), 1u);
+        for (void* p : all) unit_free(p);
+        EXPECT_EQ(depot_blocks(), 0u);
         unit_collect();
         expect_nothing_left();
     }));

@@ -5,6 +5,7 @@
 #include "workers.h"
 #include <atomic>
 #include <cstdlib>
+#include <functional>
 
 namespace {
 
@@ -82,42 +83,101 @@ TEST(Parked, TheNextOneHasAHeapOfWhichMostIsFree) {
     }));
 }
 
-// A thread that begins by freeing what one that ended took has its heap, whatever else waits.
-TEST(Parked, WhoFreesABlockFirstHasTheHeapThatItIsOf) {
-    EXPECT_FINE(in_child([] {
-        no_helper();
-        unit_attach();
-        std::vector<void*> live;
-        std::vector<void*> more;
-        struct heap* one = nullptr;
-        struct heap* other = nullptr;
+// Two heaps wait: one with blocks of so many bytes in use, which `live` gets, and one where less is.
+struct Waiting {
+    struct heap* one = nullptr;
+    struct heap* other = nullptr;
+    std::vector<void*> live, more;
+    explicit Waiting(const std::vector<size_t>& sizes = {1000}, size_t each = 60000) {
         std::thread([&] {
-            live = many(100, 1000);
+            for (size_t size : sizes)
+                for (void* p : many(each / size, size)) live.push_back(p);
             one = unit_self();
             other = left_behind(&more, 20);
             unit_end();
         }).join();
         EXPECT_EQ(unit_parked_count(), 2u);
-        auto goes_on = [](std::vector<void*>* blocks) {
-            struct heap* h = nullptr;
-            std::thread([&] {
-                unit_free(blocks->back());
-                blocks->pop_back();
-                unit_free(unit_alloc(100));
-                h = unit_self();
-                unit_end();
-            }).join();
-            return h;
-        };
-        for (int i = 0; i < 3; i++) {
-            EXPECT_EQ(goes_on(&live), one);
-            EXPECT_EQ(goes_on(&more), other);
-        }
-        // That somebody wanted a heap before it was parked again counts for nothing.
-        EXPECT_EQ(left_behind(&more, 20), other);
+    }
+    // The first block that is free of a slab tells whose that is.
+    static void drop(std::vector<void*>* blocks, size_t at = 0) {
+        unit_free((*blocks)[at]);
+        blocks->erase(blocks->begin() + static_cast<long>(at));
+    }
+    void end() {
         for (void* p : live) unit_free(p);
         for (void* p : more) unit_free(p);
         expect_nothing_left();
+    }
+};
+
+// The heap that a thread gets which does that first.
+struct heap* heap_after(const std::function<void()>& first) {
+    struct heap* h = nullptr;
+    std::thread([&] {
+        first();
+        unit_free(unit_alloc(100));
+        h = unit_self();
+        unit_end();
+    }).join();
+    return h;
+}
+
+// A thread that begins by freeing what one that ended took has its heap.
+TEST(Parked, WhoFreesABlockFirstHasTheHeapThatItIsOf) {
+    EXPECT_FINE(in_child([] {
+        no_helper();
+        unit_attach();
+        Waiting w({1000, 900, 800}, 20000);
+        for (size_t i = 0; i < 3; i++) {
+            EXPECT_EQ(heap_after([&] { w.drop(&w.live, i * 20); }), w.one);
+            EXPECT_EQ(heap_after([&] { w.drop(&w.more, i * 10); }), w.other);
+            EXPECT_EQ(heap_after([] {}), w.other); // who wants nothing has the one with least in use
+        }
+        w.end();
+    }));
+}
+
+// That another thread wanted a heap counts for nothing, though it had the same stack, or wanted it before it
+// was parked again; nor that the one who left it freed some more of it then.
+TEST(Parked, WhatOthersWantedCountsForNothing) {
+    EXPECT_FINE(in_child([] {
+        no_helper();
+        unit_attach();
+        Waiting w({1000, 900, 800}, 20000);
+        std::thread([&] { w.drop(&w.live); }).join(); // it takes nothing
+        EXPECT_EQ(heap_after([] {}), w.other);
+        EXPECT_EQ(heap_after([&] { w.drop(&w.live, 20); }), w.other); // the first one wants it still
+        std::thread([&] {
+            std::thread([&] { EXPECT_EQ(heap_after([] {}), w.other); }).join();
+            w.drop(&w.more);
+            unit_free(unit_alloc(100));
+            EXPECT_EQ(unit_self(), w.other);
+            std::thread([&] {
+                unit_free(unit_alloc(100));
+                EXPECT_EQ(unit_self(), w.one); // what is left
+                unit_end();
+                w.drop(&w.live, 40); // of the heap that was its own
+            }).join();
+            unit_end();
+        }).join();
+        EXPECT_EQ(heap_after([] {}), w.other);
+        w.end();
+    }));
+}
+
+// A heap that is in use for the most part would grow too large to be parked again.
+TEST(Parked, AHeapThatIsLargeAndFullIsNotWanted) {
+    EXPECT_FINE(in_child([] {
+        no_helper();
+        unit_attach();
+        std::vector<size_t> sizes;
+        for (size_t size = 16; size <= 1024; size += 16) sizes.push_back(size);
+        for (size_t each : {12 * KIB, 24 * KIB}) {
+            Waiting w(sizes, each); // in use: 0.7 and 1.5 MiB
+            EXPECT_EQ(heap_after([&] { w.drop(&w.live); }) == w.one, each == 12 * KIB);
+            w.end();
+            unit_collect();
+        }
     }));
 }
 
