@@ -350,8 +350,12 @@ static bool has_small_blocks(const struct slice* s, uint8_t kind) {
     return kind == SLICE_SLAB && load_relaxed(&s->small_class) >= 0;
 }
 
-/* Samples of `slices` from s on, one in each `stride` of them, at another place in each: blocks as long as a
- * stride are not to be seen at their starts alone. Returns how many there are of slices that are not free. */
+/* Which slice of so many stands for them: another one each time, as it comes (Knuth's multiplicative hash),
+ * so that blocks which lie at multiples of that distance are not all seen at the same place. */
+static uint32_t sample_place(uint32_t number) { return number * 2654435761u >> 16; }
+
+/* Samples of `slices` from s on, one in each `stride` of them; returns how many there are of slices that are
+ * not free. */
 static uint32_t samples_take(const struct slice* s, uint32_t slices, uint32_t stride) {
     uint32_t count = 0;
     uint32_t last = UINT32_MAX; /* slice of the large block that was met last, and its holes */
@@ -366,7 +370,7 @@ static uint32_t samples_take(const struct slice* s, uint32_t slices, uint32_t st
             last = i + s[i].span_slices - 1;
             behind = hole_of(load_relaxed(&slice_pages(s + i)->state));
         }
-        if (i % stride != i / stride * 5 % stride) continue;
+        if (i % stride != sample_place(i / stride) % stride) continue;
         uint32_t used = kind == SLICE_FENCE ? 0 : hole_all();
         if (i == last) used &= ~behind;
         if (kind_is_slab(kind)) used &= ~hole_of(load_relaxed(&slice_pages(s + i)->state));
@@ -533,8 +537,9 @@ static bool extents_open(uint32_t from, uint32_t count) {
     return true;
 }
 
-/* Of so many slices, whole extents, how many may be opened, with so much in use. */
-static uint32_t slices_allowed(uint32_t slices, uint64_t live) {
+/* Of so many slices, whole extents, how many may be opened. */
+static uint32_t slices_allowed(uint32_t slices) {
+    uint64_t live = load_relaxed(&span_totals.live);
     uint64_t most =
         live / (slices <= (uint32_t)GROWTH_FEW << extent_shift ? GROWTH_SHARE : GROWTH_SHARE_MANY);
     uint64_t proven = growth.proven << page_shift;
@@ -551,17 +556,17 @@ WEIR_FN void huge_grow(uint32_t count) {
     if (count > r->slices - r->frontier) return; /* another region serves */
     if (load_relaxed(&huge_off) || growth_pauses(count) || os_sandboxed() || !extents_start()) return;
     look_when_due(r->frontier, end);
-    uint64_t live = load_relaxed(&span_totals.live);
-    uint64_t soon = live + ((uint64_t)count << SLICE_SHIFT);
-    if (soon < HUGE_GROWTH_MIN) return;
-    if ((huge_ahead.open && end <= huge_ahead.end) || !look_allows(r->frontier)) return;
     uint32_t each = 1u << extent_shift;
+    uint64_t grows =
+        count < each ? 0 : (uint64_t)count << SLICE_SHIFT; /* by little: not before it is so large */
+    if (load_relaxed(&span_totals.live) + grows < HUGE_GROWTH_MIN) return;
+    if ((huge_ahead.open && end <= huge_ahead.end) || !look_allows(r->frontier)) return;
     uint32_t shift = (uint32_t)(r->base >> SLICE_SHIFT) & (each - 1);
     uint32_t from = (uint32_t)align_up(r->frontier + shift, each) - shift;
     end = (uint32_t)align_up(end + shift, each) - shift;
     if (from < huge_ahead.end) from = huge_ahead.end;
     if (end <= from) return;
-    end = from + slices_allowed(end - from, count < each ? soon : live);
+    end = from + slices_allowed(end - from);
     if (end == from || !region_reach(&regions[0], end)) return;
     uint32_t left = (end - from) >> extent_shift;
     uint32_t most = left / STEP_PARTS > STEP_MAX ? left / STEP_PARTS : STEP_MAX;

@@ -57,8 +57,9 @@ WEIR_VAR_DECL struct huge_ahead huge_ahead;
 WEIR_INLINE bool huge_is_ahead(uint32_t index, uint32_t count) {
     return index < huge_ahead.end && index + count > huge_ahead.from;
 }
-/* Bytes in use, with what the heap is about to grow by, from which on extents are opened; and from which on
- * the heap is looked at, so that it is known by then whether they may be. */
+/* Bytes in use from which on extents are opened, with a block as long as one that the heap is about to grow
+ * by; and bytes in use, with what it is about to grow by, from which on it is looked at, so that by then it
+ * is known whether they may be. */
 #define HUGE_GROWTH_MIN (8 * MIB)
 #define HUGE_LOOK_MIN (7 * MIB)
 /* Processor time for an extent's first touch from which on the kernel is slower with huge pages than with as

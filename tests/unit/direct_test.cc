@@ -3,6 +3,7 @@
 // Called by ctest; each test starts the heap in a child of its own.
 //
 // SPDX-License-Identifier: Apache-2.0
+#include "forked.h"
 #include "holes.h"
 #include "workers.h"
 #include <algorithm>
@@ -406,6 +407,51 @@ TEST(Direct, ABinThatGoesBackIsNotFollowed) {
         EXPECT_GE(unit_check_slabs(), 0);
         expect_nothing_left();
     }));
+}
+
+// What others freed is its list already.
+TEST(Direct, ABinThatGoesBackJoinsItsSlabsList) {
+    EXPECT_FINE(in_child([] {
+        start("check_first=0:check_every=1000000");
+        come_and_go(100);
+        std::vector<void*> all;
+        for (unsigned i = 0; i < SLICE_BYTES / 1024; i++) all.push_back(unit_alloc(1024));
+        struct slice* s = unit_slice(all[0]);
+        std::thread([&] {
+            for (unsigned i = 0; i < 5; i++) unit_free(all[i]);
+            unit_detach();
+        }).join();
+        size_t freed = 5;
+        unit_free(all[freed++]);
+        ASSERT_TRUE(unit_is_direct(s));
+        EXPECT_EQ(unit_remote_count(s), 0u);
+        while (freed != all.size() && unit_is_direct(s)) unit_free(all[freed++]);
+        EXPECT_LT(freed, all.size());
+        EXPECT_EQ(unit_used(s), all.size() - freed);
+        EXPECT_GE(unit_check_slabs(), 0);
+        while (freed != all.size()) unit_free(all[freed++]);
+        expect_nothing_left();
+    }));
+}
+
+// A fork may have come between the two steps of a malloc: a child does not know how many there are.
+TEST(Direct, AForksChildFollowsABinThatGoesBack) {
+    Ended ended = in_child([] {
+        start("check_first=0:check_every=1000000");
+        come_and_go(100);
+        std::vector<void*> all;
+        for (unsigned i = 0; i < SLICE_BYTES / 1024; i++) all.push_back(unit_alloc(1024));
+        struct slice* s = unit_slice(all[0]);
+        ASSERT_TRUE(unit_is_direct(s));
+        int status = forked([&] {
+            unit_free(all[0]);
+            static_cast<uintptr_t*>(all[0])[1] = 1;
+            for (size_t i = 1; i < all.size() && unit_is_direct(s); i++) unit_free(all[i]);
+        });
+        EXPECT_TRUE(WIFSIGNALED(status) && WTERMSIG(status) == SIGABRT);
+    });
+    EXPECT_TRUE(ended.fine());
+    EXPECT_EQ(ended.printed.find("weir: corrupt-list: "), 0u) << ended.printed;
 }
 
 TEST(Direct, ABinThatGoesBackIsFollowedInItsTurn) {
