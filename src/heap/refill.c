@@ -502,7 +502,6 @@ static void bin_list(struct heap* h, unsigned c, struct slice* s, uint32_t count
         return;
     }
     h->bins[c] = (struct bin){NULL, SLICE_BYTES};
-    guard_forget(h, c);
     s->free = first;
     slab_recount_used(s, slab_used(s) - count);
     store_relaxed(&h->handed_out, h->handed_out - count);

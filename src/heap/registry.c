@@ -231,7 +231,8 @@ static uint64_t parked_in_use(const struct heap* h) {
     return bytes;
 }
 
-/* By its id: another thread may have the same thread pointer later. Which the kernel is asked for once. */
+/* Known by its id, for which the kernel is asked once: another thread may have the same thread pointer later.
+ */
 WEIR_FN void heap_want(const struct slice* s) {
     /* Relaxed: whether it is parked still is seen under the lock. Records of heaps are never freed. */
     struct heap* h = owner_heap(load_relaxed(&s->owner));

@@ -12,10 +12,20 @@ namespace {
 // Looks are the test's own.
 void no_helper() { setenv("WEIR_OPTIONS", "release_floor=1g:hugepages=never", 1); }
 
-// What a thread leaves behind when it ends: some blocks in use, some free, of its slabs and of chunks.
-struct heap* left_behind(std::vector<void*>* live, size_t count = 100) {
+// The heap of a thread that does that and ends.
+struct heap* heap_of_thread(const std::function<void()>& body) {
     struct heap* h = nullptr;
     std::thread([&] {
+        body();
+        h = unit_self();
+        unit_end();
+    }).join();
+    return h;
+}
+
+// What a thread leaves behind when it ends: some blocks in use, some free, of its slabs and of chunks.
+struct heap* left_behind(std::vector<void*>* live, size_t count = 100) {
+    return heap_of_thread([&] {
         for (size_t size : {32u, 200u, 1000u, 5000u}) {
             std::vector<void*> all = many(count, size);
             for (size_t i = 0; i < all.size(); i++) {
@@ -25,10 +35,7 @@ struct heap* left_behind(std::vector<void*>* live, size_t count = 100) {
                     unit_free(all[i]);
             }
         }
-        h = unit_self();
-        unit_end();
-    }).join();
-    return h;
+    });
 }
 
 TEST(Parked, TheNextOneHasTheHeapOfOneThatEnded) {
@@ -83,12 +90,12 @@ TEST(Parked, TheNextOneHasAHeapOfWhichMostIsFree) {
     }));
 }
 
-// Two heaps wait: one with blocks of so many bytes in use, which `live` gets, and one where less is.
+// Two heaps wait: one with so many bytes of each size in use, which `live` gets, and one where less is.
 struct Waiting {
     struct heap* one = nullptr;
     struct heap* other = nullptr;
     std::vector<void*> live, more;
-    explicit Waiting(const std::vector<size_t>& sizes = {1000}, size_t each = 60000) {
+    Waiting(const std::vector<size_t>& sizes, size_t each) {
         std::thread([&] {
             for (size_t size : sizes)
                 for (void* p : many(each / size, size)) live.push_back(p);
@@ -110,16 +117,12 @@ struct Waiting {
     }
 };
 
-// The heap that a thread gets which does that first.
+// The heap that a thread gets which does that before it allocates.
 struct heap* heap_after(const std::function<void()>& first) {
-    struct heap* h = nullptr;
-    std::thread([&] {
+    return heap_of_thread([&] {
         first();
         unit_free(unit_alloc(100));
-        h = unit_self();
-        unit_end();
-    }).join();
-    return h;
+    });
 }
 
 // A thread that begins by freeing what one that ended took has its heap.
