@@ -38,6 +38,7 @@
 #include "heap/history.c"
 #include "heap/tagged.c"
 #include "heap/slab.c"
+#include "heap/remote_bits.c"
 #include "heap/slab_pages.c"
 #include "heap/exposure.c"
 #include "heap/direct.c"

@@ -6,6 +6,7 @@
 
 #include "heap/direct.h"
 #include "heap/exposure.h"
+#include "heap/remote_bits.h"
 #include "heap/slab.h"
 #include "heap/spare.h"
 
@@ -40,6 +41,7 @@ WEIR_FN void available_list_again(struct heap* h, struct slice* s) {
 
 WEIR_FN void available_put(struct heap* h, struct slice* s, const char* call) {
     os_lock_take(&h->lock);
+    remote_bits_end(s);
     slab_collect(s, call);
     if (slab_used(s) == 0) {
         exposure_lose(h, s);
@@ -76,6 +78,7 @@ WEIR_FN struct slice* available_best(const struct heap* h, unsigned c) {
 
 WEIR_FN void available_change(struct heap* h, struct slice* s, struct slice* other) {
     unlist(h, other);
+    remote_bits_end(s);
     list(h, s);
     exposure_arm(h, s, slab_used(s));
 }
@@ -232,7 +235,7 @@ WEIR_FN void available_steal(struct slice* s) {
 static bool is_worth_a_visit(const struct slice* s, const struct slice_pages* r) {
     uint64_t counts = load_relaxed(&s->counts);
     if (counts_until(counts) == 0) return false; /* its owner is looking at it */
-    uint32_t waiting = remote_count(load_relaxed(&s->remote));
+    uint32_t waiting = slab_waiting(s);
     uint32_t ahead = load_relaxed(&r->ahead);
     if (waiting + ahead >= counts_used(counts)) return true;
     if (config_owner_publishes)

@@ -34,7 +34,7 @@ static uint32_t bin_count(const struct heap* h, unsigned c) {
  * *waiting are. */
 static uint32_t slab_out(const struct slice* s, uint32_t* waiting) {
     uint32_t out = counts_used(load_relaxed(&s->counts));
-    uint32_t remote = remote_count(load_relaxed(&s->remote)) + load_relaxed(&slice_pages(s)->ahead);
+    uint32_t remote = slab_waiting(s) + load_relaxed(&slice_pages(s)->ahead);
     *waiting = slab_is_direct(s) ? direct_waiting(s) : 0;
     remote += *waiting;
     return out > remote ? out - remote : 0;
@@ -53,7 +53,7 @@ static void census_slice(struct slice* s, void* context) {
     uint32_t waiting;
     uint32_t out = slab_out(s, &waiting);
     uint32_t built = counts_built(load_relaxed(&s->counts));
-    t->remote_frees += remote_count(load_relaxed(&s->remote)); /* those that nobody took in yet */
+    t->remote_frees += slab_waiting(s); /* those that nobody took in yet */
     t->alloc_calls += (uint64_t)direct_freed(s) - waiting;
     k->slabs++;
     k->live_blocks += out;
@@ -94,6 +94,7 @@ WEIR_FN void census_take(struct census* t) {
     for (const struct heap* h = registry_first(); h != NULL; h = h->registry_next) {
         t->alloc_calls += load_relaxed(&h->handed_out);
         t->slow_calls += load_relaxed(&h->slow_calls);
+        t->remote_frees += load_relaxed(&h->remote_frees);
         for (unsigned c = 0; c < SLAB_CLASSES; c++) {
             uint32_t waiting = bin_count(h, c);
             struct census_class* k = &t->classes[c];
@@ -130,6 +131,11 @@ WEIR_FN void census_take(struct census* t) {
         t->reserved_bytes += (uint64_t)r->slices << SLICE_SHIFT;
         t->committed_bytes +=
             ((uint64_t)(r->committed - r->first) << SLICE_SHIFT) + r->record_bytes + r->pages_bytes;
+    }
+    if (region_bits_end != 0) {
+        uint64_t bits = (uint64_t)(region_bits_end - regions[0].first) * sizeof(struct slice_bits);
+        t->record_bytes += bits;
+        t->committed_bytes += bits;
     }
     os_lock_give(&page_lock);
 }

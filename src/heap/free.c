@@ -14,6 +14,7 @@
 #include "heap/large.h"
 #include "heap/medium.h"
 #include "heap/refill.h"
+#include "heap/remote_bits.h"
 #include "heap/slab.h"
 #include "heap/tag_fault.h"
 #include "heap/tagged.h"
@@ -138,8 +139,9 @@ static void slab_free_from(struct heap* h, struct slice* s, block_t* p, bool ful
         bool direct = slab_is_direct(s);
         uint32_t count = direct ? direct_waiting(s) : 0;
         bool held = available_hold(h, s);
+        bool twice = remote_bits_have(s, p);
         slab_collect(s, call);
-        bool twice = !full && slab_list_starts_with(s, p);
+        twice |= !full && slab_list_starts_with(s, p);
         /* A direct slab goes on to be; or else what is in its bin is not to lie there while frees go
          * elsewhere. */
         bool again = direct && count <= slab_used(s) && direct_may(h, s, slab_used(s) - count, count);
@@ -241,6 +243,49 @@ static bool slab_takes_lone(struct heap* h, const struct slice* s) {
     return waits && owner != h && owner != NULL && outbox_is_passed(h, s);
 }
 
+/* A block was noted in its slab, for its owner or others to be told. */
+static WEIR_NOINLINE void slab_noted(struct slice* s, uint32_t block, bool first) {
+    if (heap_self() == &heap_empty) heap_want(s);
+    if (first) slab_nudge(s);
+    if (block % NOTED_STEP == 0) visit_owed(heap_self(), NOTED_STEP * (size_t)slab_class(s)->bytes);
+    release_poke();
+}
+
+/* A bit was set when nobody may have looked for it any more: what it stands for goes to the remote list. */
+static WEIR_NOINLINE void slab_free_late(struct slice* s, uint32_t block) {
+    block_t* p = remote_bits_late(s, block);
+    if (p == NULL) return;
+    struct heap* h = heap_self();
+    uint64_t word_of_p = remote_first_word(s, p) | remote_mark(p);
+    if (h == &heap_empty) {
+        slab_free_heapless(s, p, word_of_p);
+        return;
+    }
+    heap_enter(h);
+    slab_free_lone(s, p, word_of_p);
+    heap_leave(h);
+    release_poke();
+}
+
+/* Note the block in its slab, if that is another thread's and notes are taken. False: it is to go the other
+ * way. */
+WEIR_INLINE bool slab_free_noted(struct heap* h, struct slice* s, block_t* p, uint32_t block,
+                                 const char* call) {
+    if (!remote_bits_are_used(load_relaxed(&s->remote)) || owner_heap(load_relaxed(&s->owner)) == h)
+        return false;
+    enum noted noted = remote_bits_note(s, block);
+    if (weir_unlikely(noted < NOTED_FIRST)) {
+        if (noted == NOTED_NOT) return false;
+        if (noted == NOTED_LATE)
+            slab_free_late(s, block);
+        else
+            core_report("double-free", REPORT_FREED, p, call);
+    } else if (noted == NOTED_FIRST || block % NOTED_STEP == 0) {
+        slab_noted(s, block, noted == NOTED_FIRST);
+    }
+    return true;
+}
+
 /* A block that was to go to its slab's owner at once, which the slab has none of or is not to get it so. */
 static WEIR_NOINLINE void slab_free_ungiven(block_t* p, struct slice* s, uint64_t word_of_p,
                                             const char* call) {
@@ -263,6 +308,7 @@ static WEIR_NOINLINE void span_free_near(void* p, struct slice* s, const char* c
     if (kind == SLICE_LARGE && large_free_kept(s, p)) return;
     uint32_t block;
     if (kind == SLICE_SLAB && weir_likely(!tag_is_on()) && class_finds_block(slab_class(s), offset, &block)) {
+        if (slab_free_noted(h, s, p, block, call)) return;
         if (full_is_on() || (h != &heap_empty && !slab_takes_lone(h, s))) {
             slab_free_slow(p, s, call);
             return;

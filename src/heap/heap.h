@@ -115,6 +115,7 @@ struct heap {
     void* owner_word;    /* what this heap's slabs carry: the heap, OWNER_FULL and OWNER_TAGGED added */
     uint64_t handed_out; /* blocks put into bins, ever; minus what is still there: blocks given out */
     uint64_t slow_calls;
+    uint64_t remote_frees;       /* blocks that others freed, and its thread took in. Sync: as slow_calls */
     uint32_t turns_unchecked;    /* since the last list that was walked */
     uint32_t direct_frees;       /* into direct slabs; so many count as such a turn */
     uint64_t turn;               /* lists that turned over in its first time: see check_first */
@@ -208,7 +209,7 @@ struct heap_totals {
     uint64_t handed_out;
     uint64_t large_allocs;
     uint64_t large_frees;
-    uint64_t remote_frees; /* that were taken in; those that wait the slabs know */
+    uint64_t remote_frees; /* that visitors took in, too; those that wait the slabs know */
     uint64_t slow_calls;
     uint64_t heaps_live;
     uint64_t heaps_peak;

@@ -9,6 +9,7 @@
 #include "heap/full.h"
 #include "heap/heap.h"
 #include "heap/large.h"
+#include "heap/remote_bits.h"
 #include "heap/slab.h"
 #include "page/hole.h"
 #include "page/region.h"
@@ -60,6 +61,7 @@ static bool slab_block_is_free(struct slice* s, uintptr_t start) {
     }
     if (list_has(s, load_relaxed(&s->free), start)) return true;
     if (list_has(s, remote_first(s, load_relaxed(&s->remote)), start)) return true;
+    if (remote_bits_have(s, (const void*)start)) return true;
     if (list_has(s, block_at_granule(s, load_relaxed(&pages->head[page])), start)) return true;
     return outboxes_have(s, start);
 }

@@ -17,6 +17,7 @@
 #include "heap/guard.h"
 #include "heap/large.h"
 #include "heap/medium.h"
+#include "heap/remote_bits.h"
 #include "heap/slab.h"
 #include "heap/spare.h"
 #include "heap/tag_fault.h"
@@ -98,7 +99,7 @@ static WEIR_COLD uint32_t list_cut(struct slice* s, block_t** first, uint32_t gi
 /* Of a direct slab, whose own frees no list shows: whether there were as many since the last look as others'.
  */
 static bool frees_own(const struct slice* s) {
-    return slab_is_direct(s) && direct_freed(s) > remote_count(load_relaxed(&s->remote));
+    return slab_is_direct(s) && direct_freed(s) > slab_waiting(s);
 }
 
 /* The active slab's list is about to be used: whether it is of blocks that the thread freed itself, or that
@@ -109,7 +110,7 @@ static void class_learn(struct heap* h, unsigned c, const struct slice* s, bool 
     h->left[c / 64] &= ~bit;
     if ((s->free != NULL && !left) || own)
         h->passed[c / 64] &= ~bit;
-    else if (load_relaxed(&s->remote) != 0) /* relaxed: one way or the other */
+    else if (slab_has_remote(s))
         h->passed[c / 64] |= bit;
 }
 
@@ -166,6 +167,7 @@ static uint32_t bin_share(struct heap* h, unsigned c, const struct slice* s, uin
 /* The blocks of a list, which is in nobody's hands, become the bin's, up to the next one that is sampled.
  * `kept`: what the slab holds is bounded otherwise. */
 static void bin_fill(struct heap* h, unsigned c, struct slice* s, block_t* first, uint32_t count, bool kept) {
+    if (heap_is_passed(h, c)) remote_bits_begin(s);
     uint32_t given = kept ? count : bin_share(h, c, s, count);
     if (c < SMALL_CLASSES) given = guard_lets(h, c, given);
     if (weir_unlikely(given != count)) count = list_cut(s, &first, given, count);
@@ -370,6 +372,7 @@ static void orphan_unlist(struct slice* s) {
 
 WEIR_FN void orphan_put(struct slice* s) {
     orphan_unlist(s);
+    remote_bits_end(s);
     for (;;) {
         slab_collect(s, "free");
         if (slab_used(s) == 0) {
@@ -631,7 +634,7 @@ static bool list_serves(struct heap* h, unsigned c, struct slice* s, uint32_t co
 /* What others freed of the active slab becomes its list where it has none. False: it has one, and more came
  * in, which is to be joined to it. With the heap's lock. */
 static bool turn_collects(struct heap* h, unsigned c, struct slice* s, bool own) {
-    if (load_relaxed(&s->remote) == 0) return true; /* relaxed: what comes in now is for the next time */
+    if (!slab_has_remote(s)) return true; /* what comes in now is for the next time */
     if (s->free != NULL || tag_is_on()) return false;
     class_learn(h, c, s, own);
     h->left[c / 64] |= 1ull << c % 64; /* that was learnt, should the list not serve */
@@ -644,6 +647,7 @@ static block_t* list_turn(struct heap* h, struct slice* s, uint32_t count) {
     block_t* first = s->free;
     uint32_t used = slab_used(s);
     s->free = NULL;
+    if (heap_is_passed(h, s->size_class)) remote_bits_begin(s);
     exposure_turn(h, s, slice_pages(s), used + count);
     if (direct_may(h, s, used, count)) direct_begin(h, s, used + count, count);
     return first;
@@ -653,7 +657,7 @@ static block_t* list_turn(struct heap* h, struct slice* s, uint32_t count) {
  * not. With the heap's lock. */
 static struct slice* turn_next(struct heap* h, unsigned c) {
     struct slice* s = available_best(h, c);
-    if (s == NULL || load_relaxed(&s->remote) != 0) return NULL; /* relaxed: as in turn_collects */
+    if (s == NULL || slab_has_remote(s)) return NULL; /* as in turn_collects */
     const struct slice_pages* r = slice_pages(s);
     uint32_t count = slab_unsorted(s);
     if ((r->taken | r->ahead) != 0 || count < class_enough(slab_class(s))) return NULL;

@@ -18,6 +18,7 @@
 #include "heap/medium.h"
 #include "heap/refill.h"
 #include "heap/retag.h"
+#include "heap/remote_bits.h"
 #include "heap/slab.h"
 #include "heap/spare.h"
 #include "heap/visit.h"
@@ -136,11 +137,13 @@ static void heap_count_live(bool live) {
 static void heap_retire(struct heap* h) {
     add_relaxed(&heap_totals.handed_out, h->handed_out);
     add_relaxed(&heap_totals.slow_calls, h->slow_calls);
+    add_relaxed(&heap_totals.remote_frees, h->remote_frees);
     add_relaxed(&heap_totals.large_allocs, h->kept_large_turns);
     add_relaxed(&heap_totals.large_frees, h->kept_large_turns);
     if (h->parked_bytes == 0) heap_count_live(false); /* others are in nobody's hands */
     store_relaxed(&h->handed_out, 0);
     store_relaxed(&h->slow_calls, 0);
+    store_relaxed(&h->remote_frees, 0);
     heap_reset_tables(h);
     heap_reset(h);
     store_relaxed(&h->tid, 0);
@@ -225,7 +228,7 @@ static uint64_t parked_in_use(const struct heap* h) {
         const struct slice* s = h->active[c];
         if (s == NULL || (s->flags & SLICE_KEPT) != 0) continue;
         uint32_t used = counts_used(load_relaxed(&s->counts));
-        uint32_t back = remote_count(load_relaxed(&s->remote));
+        uint32_t back = slab_waiting(s);
         if (used > back) bytes += (uint64_t)(used - back) * slab_class(s)->bytes;
     }
     return bytes;
@@ -591,9 +594,11 @@ static void slab_leave_behind(struct slice* s, struct slice_pages* pages, void* 
     if (owner == self && self != &heap_empty) {
         if (!fork_has_own_lock && self->visited == s) slab_forget_all(s);
         if (!fork_has_own_lock) available_list_again(self, s);
+        remote_bits_look(s);
         return;
     }
     slab_forget_all(s);
+    remote_bits_forget(s);
     store_relaxed(&s->listed, (uint8_t)0);
     store_relaxed(&s->owner, NULL);
     store_release(&s->remote, REMOTE_UNOWNED);

@@ -6,6 +6,7 @@
 
 #include "core/report.h"
 #include "heap/available.h"
+#include "heap/remote_bits.h"
 #include "heap/spare.h"
 #include "heap/tagged.h"
 #include "page/hole.h"
@@ -49,6 +50,7 @@ WEIR_FN struct slice* slab_make(struct heap* h, unsigned c) {
 }
 
 WEIR_FN void slab_release(struct slice* s) {
+    weir_assert(!remote_bits_are_used(load_relaxed(&s->remote)));
     store_relaxed(&s->owner, NULL);
     span_free_paged(s);
 }
@@ -127,15 +129,35 @@ WEIR_FN bool slab_check_list(struct slice* s, const char* call) {
     return false;
 }
 
-/* `whole`: the list is followed to its end, whatever its word says. */
-WEIR_INLINE void remote_collect(struct slice* s, bool whole, const char* call) {
-    if (load_relaxed(&s->remote) == 0) return; /* relaxed: what is missed now is found next time */
-    /* Acquire: pairs with the release of slab_push_remote, which published the links. */
-    uint64_t word = xchg_acquire(&s->remote, 0);
+/* So many blocks that others freed are on the owner's list from now on. */
+WEIR_INLINE void remote_came(struct slice* s, uint32_t count) {
+    slab_recount_used(s, slab_used(s) - count);
+    struct heap* h = heap_self();
+    if (h != &heap_empty)
+        store_relaxed(&h->remote_frees, h->remote_frees + count);
+    else
+        add_relaxed(&heap_totals.remote_frees, count);
+}
+
+/* What others noted in bits becomes part of the owner's list. */
+static void noted_collect(struct slice* s, const char* call) {
+    uint32_t count;
+    block_t* last;
+    block_t* first = remote_bits_take(s, &last, &count);
+    if (count > slab_used(s)) {
+        core_report("double-free", REPORT_FREED, first, call);
+    } else if (count != 0) {
+        last->next = s->free;
+        s->free = first;
+        remote_came(s, count);
+    }
+}
+
+/* The remote list, as its word was. `whole`: it is followed to its end, whatever the word says. */
+static void list_collect(struct slice* s, uint64_t word, bool whole, const char* call) {
     uint32_t count = remote_count(word);
     block_t* first = remote_first(s, word);
-    uint32_t used = slab_used(s);
-    if (count > used) {
+    if (count > slab_used(s)) {
         core_report("double-free", REPORT_FREED, first, call);
         return;
     }
@@ -145,18 +167,36 @@ WEIR_INLINE void remote_collect(struct slice* s, bool whole, const char* call) {
         last->next = s->free;
     }
     s->free = first;
-    slab_recount_used(s, used - count);
-    add_relaxed(&heap_totals.remote_frees, count);
+    remote_came(s, count);
 }
 
-WEIR_FN void slab_collect(struct slice* s, const char* call) { remote_collect(s, true, call); }
+static WEIR_NOINLINE void remote_collect(struct slice* s, bool whole, const char* call) {
+    uint64_t word = load_relaxed(&s->remote); /* relaxed: the exchange below decides */
+    if (remote_count(word) != 0) {
+        /* Acquire: pairs with the release of slab_push_remote, which published the links. That others set
+         * bits the owner alone changes. */
+        word = xchg_acquire(&s->remote, word & REMOTE_BITS);
+        list_collect(s, word, whole, call);
+    }
+    if (slab_has_noted(s, word)) noted_collect(s, call);
+}
+
+WEIR_FN uint32_t slab_waiting(const struct slice* s) {
+    return remote_count(load_relaxed(&s->remote)) + remote_bits_count(s);
+}
+
+/* What a look misses is found next time. */
+WEIR_FN void slab_collect(struct slice* s, const char* call) {
+    if (slab_has_remote(s)) remote_collect(s, true, call);
+}
 
 WEIR_FN void slab_collect_bare(struct slice* s, const char* call) {
     weir_assert(s->free == NULL);
-    remote_collect(s, false, call);
+    if (slab_has_remote(s)) remote_collect(s, false, call);
 }
 
 WEIR_FN bool slab_disown(struct slice* s) {
+    remote_bits_end(s);
     uint64_t expected = 0;
     void* owner = load_relaxed(&s->owner);
     store_relaxed(&s->owner, NULL);
@@ -177,8 +217,7 @@ WEIR_FN bool slab_leave(struct slice* s) {
     return remote_count(word) == used;
 }
 
-/* The first block on the remote list: make the owner's next free look. */
-static void slab_nudge(struct slice* s) {
+WEIR_FN void slab_nudge(struct slice* s) {
     void* owner = load_relaxed(&s->owner);
     if (owner == NULL || ((uintptr_t)owner & OWNER_NUDGED) != 0) return;
     /* Fails where the slab changed hands meanwhile; whoever took it took the blocks in. */
@@ -197,6 +236,8 @@ static void records_let(struct region* r) {
         __atomic_fetch_sub(&r->visitors, 1, __ATOMIC_RELEASE); /* pairs with span_free */
 }
 
+/* What a list that comes leaves as it is. */
+#define REMOTE_KEPT (REMOTE_DOUBTED | REMOTE_BITS)
 /* Returns the remote word as it was. An unowned slab stays so until `patience` blocks wait. */
 WEIR_INLINE uint64_t push_remote(struct slice* s, uint64_t first_word, block_t* first, block_t* last,
                                  uint32_t count, uint32_t patience) {
@@ -206,8 +247,7 @@ WEIR_INLINE uint64_t push_remote(struct slice* s, uint64_t first_word, block_t* 
         last->next = remote_beside(first, first_word, word);
         uint32_t all = remote_count(word) + count;
         wanted = (uint64_t)all * REMOTE_ONE | first_word;
-        wanted |=
-            word & (patience != 0 && all != patience ? REMOTE_UNOWNED | REMOTE_DOUBTED : REMOTE_DOUBTED);
+        wanted |= word & (patience != 0 && all != patience ? REMOTE_UNOWNED | REMOTE_KEPT : REMOTE_KEPT);
         /* Release: publishes the links to slab_collect. Acquire: if the slab was unowned, its record. */
     } while (!cas_acq_rel(&s->remote, &word, wanted));
     if ((word & (REMOTE_UNOWNED | REMOTE_FIRST)) == 0) slab_nudge(s);

@@ -3,8 +3,8 @@
  * Internal to the heap layer. It deliberately knows nothing of bins: which slab a heap allocates from is
  * refill.c's business.
  *
- *   remote word   63        62        61 .. 32    31 .. 28            27 .. 0
- *               [ UNOWNED | DOUBTED |  count  | first block's tag | its granule + 1, 0: none ]
+ *   remote word   63        62        61     60 .. 32  31 .. 28            27 .. 0
+ *               [ UNOWNED | DOUBTED | BITS |  count  | first block's tag | its granule + 1, 0: none ]
  *
  * Ownership. A slab is owned (owner word set, UNOWNED clear) or not. Only its owner sets UNOWNED, by a
  * release that publishes the whole record; whoever clears it by compare-and-swap, with acquire, is the
@@ -25,6 +25,7 @@
 
 #define REMOTE_UNOWNED (1ull << 63)
 #define REMOTE_DOUBTED (1ull << 62) /* a block of the list may be on it twice: see remote_mark */
+#define REMOTE_BITS (1ull << 61)    /* owned, active: others note what they free in bits: remote_bits.h */
 #define REMOTE_ONE (1ull << 32)
 #define REMOTE_FIRST 0xffffffffull
 #define REMOTE_TAG_SHIFT 28
@@ -32,7 +33,7 @@
 WEIR_INLINE const struct size_class* slab_class(const struct slice* s) {
     return &size_classes[s->size_class];
 }
-WEIR_INLINE uint32_t remote_count(uint64_t word) { return (uint32_t)(word >> 32 & 0x3fffffff); }
+WEIR_INLINE uint32_t remote_count(uint64_t word) { return (uint32_t)(word >> 32 & 0x1fffffff); }
 /* Owners do not follow all lists that come in: what would tell a double free has to be seen when a block is
  * given. A block that is on its way to a remote list says so in its first word, until the program that gets
  * it next writes there. One that says so already may be freed for the second time: returns REMOTE_DOUBTED,
@@ -43,6 +44,15 @@ WEIR_INLINE uint64_t remote_mark(block_t* p) {
     if (weir_unlikely(p->seal == mark)) return REMOTE_DOUBTED;
     p->seal = mark;
     return 0;
+}
+/* Whether blocks that others freed wait, as far as can be seen without order: noted in bits, where the remote
+ * word says that they are; in any way. */
+WEIR_INLINE bool slab_has_noted(const struct slice* s, uint64_t word) {
+    return (word & REMOTE_BITS) != 0 && load_relaxed(&slice_bits(s)->noted) != 0;
+}
+WEIR_INLINE bool slab_has_remote(const struct slice* s) {
+    uint64_t word = load_relaxed(&s->remote);
+    return remote_count(word) != 0 || slab_has_noted(s, word);
 }
 /* With the tag, which the block may have changed while its place on the list stayed the same. */
 WEIR_INLINE uint64_t remote_first_word(const struct slice* s, const block_t* p) {
@@ -191,6 +201,8 @@ WEIR_FN bool slab_holds_block(const struct slice* s, const void* p);
 /* Walk a list that must have `count` blocks of the slab and then end. Returns the last one, or NULL
  * after a report. count > 0. */
 WEIR_FN block_t* slab_walk(const struct slice* s, block_t* first, uint32_t count, const char* call);
+/* Anybody: so many blocks that others freed wait, on the remote list or noted in bits; about. */
+WEIR_FN uint32_t slab_waiting(const struct slice* s);
 /* Owner: take in what other threads freed. */
 WEIR_FN void slab_collect(struct slice* s, const char* call);
 /* The same where the slab's own list is empty and becomes a bin's now, which checks it when its turn has
@@ -217,13 +229,15 @@ WEIR_INLINE bool slab_give_owned(struct slice* s, block_t* p, uint64_t word_of_p
         p->next = remote_beside(p, word_of_p, word);
         /* Release: publishes the link to slab_collect. */
     } while (!cas_acq_rel(&s->remote, &word, (word & ~REMOTE_FIRST) + REMOTE_ONE + word_of_p));
-    uint32_t all = (uint32_t)(word >> 32) + 1;
+    uint32_t all = remote_count(word) + 1;
     uint64_t counts = load_acquire(&s->counts); /* acquire: as in slab_give_remote */
     bool more = all == 1 || all % GIVEN_STEP == 0 || all == counts_built(counts) / GIVEN_PART ||
                 all == counts_used(counts);
     *told = weir_unlikely(more) ? all : 0;
     return true;
 }
+/* Blocks wait in a slab: make its owner's next free of one of them look. */
+WEIR_FN void slab_nudge(struct slice* s);
 /* So many blocks waited in an owned slab when one was given to it: nudges the owner, releases the slab when
  * all are back. As *waiting of slab_give_remote. */
 WEIR_FN uint32_t slab_given(struct slice* s, uint32_t all);

@@ -7,6 +7,7 @@
  * SPDX-License-Identifier: Apache-2.0
  */
 #include "core/report.h"
+#include "heap/remote_bits.h"
 #include "heap/slab.h"
 #include "heap/tagged.h"
 #include "page/hole.h"
@@ -380,16 +381,9 @@ static bool visitor_takes_own(const struct view* v, struct sorting* l) {
 }
 
 /* What other threads freed the owner counts as in use. What it can do without knowing, as it may be counting
- * down, comes off `rest`; the others wait in `ahead`. False: as with its own. */
-static bool visitor_takes_remote(const struct view* v, struct sorting* l) {
+ * down, comes off `rest`; the others wait in `ahead`. False: a block was free already. */
+static bool visitor_sorts_remote(const struct view* v, struct sorting* l, uint32_t count) {
     struct slice* s = v->slab;
-    uint64_t word = load_acquire(&s->remote); /* acquire: pairs with slab_push_remote */
-    uint32_t count = remote_count(word);
-    if (count == 0) return true;
-    l->left = remote_first(s, word);
-    if (!list_is_sound(s, l->left, NULL, &count)) return false;
-    /* Blocks that come in meanwhile are for another time. */
-    if (!cas_acq_rel(&s->remote, &word, (uint64_t)0)) return true;
     uint32_t done = visitor_sorts(v, l, NULL, count);
     uint32_t rest = (uint32_t)(load_relaxed(&s->counts) >> 32 & 0xffff);
     uint32_t known = done < rest ? done : rest;
@@ -399,12 +393,35 @@ static bool visitor_takes_remote(const struct view* v, struct sorting* l) {
     return done == count;
 }
 
+/* False: as with its own. */
+static bool visitor_takes_remote(const struct view* v, struct sorting* l) {
+    struct slice* s = v->slab;
+    uint64_t word = load_acquire(&s->remote); /* acquire: pairs with slab_push_remote */
+    uint32_t count = remote_count(word);
+    if (count == 0) return true;
+    l->left = remote_first(s, word);
+    if (!list_is_sound(s, l->left, NULL, &count)) return false;
+    /* Blocks that come in meanwhile are for another time. */
+    if (!cas_acq_rel(&s->remote, &word, word & REMOTE_BITS)) return true;
+    return visitor_sorts_remote(v, l, count);
+}
+/* The same of those that they noted. */
+static bool visitor_takes_noted(const struct view* v, struct sorting* l) {
+    struct slice* s = v->slab;
+    if (!slab_has_noted(s, load_relaxed(&s->remote))) return true;
+    uint32_t count;
+    block_t* last;
+    l->left = remote_bits_take(s, &last, &count);
+    return count == 0 || visitor_sorts_remote(v, l, count);
+}
+
 WEIR_FN bool slab_sort_as_visitor(struct slice* s) {
     struct view v = view_of(s);
     v.visited = true;
     struct sorting l = {.from = UINT32_MAX};
     bool good = visitor_takes_own(&v, &l);
     good &= visitor_takes_remote(&v, &l);
+    good &= visitor_takes_noted(&v, &l);
     if (l.from <= l.to) pages_detach(&v, l.from, l.to);
     least_recount(&v);
     return good;

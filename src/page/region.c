@@ -15,6 +15,8 @@ WEIR_VAR uint32_t region_count;
 WEIR_VAR bool region_commit_strict;
 WEIR_VAR uint32_t region_memory_kind;
 WEIR_VAR uint32_t page_shift = 12;
+WEIR_VAR struct slice_bits* region_bits;
+WEIR_VAR uint32_t region_bits_end;
 
 enum { RECORD_BYTES = sizeof(struct slice) + sizeof(struct slice_pages) };
 
@@ -222,6 +224,36 @@ WEIR_FN bool region_reach(struct region* r, uint32_t end) {
     return end <= r->committed || (end <= r->slices && region_commit(r, end));
 }
 
+/* Bytes of the array of bits for the slices below `end` of the primary region, in whole pages. */
+static size_t bits_bytes(uint32_t end) {
+    return align_up((end - regions[0].first) * sizeof(struct slice_bits), os_page_bytes());
+}
+static size_t bits_accessible;
+
+WEIR_FN bool region_bits_reach(uint32_t end) {
+    const struct region* r = &regions[0];
+    size_t most = bits_bytes(r->slices);
+    if (region_bits == NULL) {
+        struct slice_bits* array = os_reserve(most, os_page_bytes());
+        if (array == NULL) return false;
+        huge_region((uintptr_t)array, most, most); /* no part of it is ever huge */
+        region_bits = (struct slice_bits*)((uintptr_t)array - r->first * sizeof(struct slice_bits));
+    }
+    uintptr_t start = (uintptr_t)(region_bits + r->first);
+    bool reached = region_extend_records(start, &bits_accessible, bits_bytes(end), most);
+    /* Release: publishes region_bits to who finds that it needs not ask. */
+    store_release(&region_bits_end, r->first + (uint32_t)(bits_accessible / sizeof(struct slice_bits)));
+    return reached;
+}
+
+/* What is behind the bits of the slices that are left goes, of `bytes`. */
+static void bits_trim(size_t bytes) {
+    size_t keep = bits_bytes(regions[0].slices);
+    if (keep < bits_accessible) keep = bits_accessible;
+    if (region_bits != NULL && keep < bytes)
+        os_unmap((char*)(region_bits + regions[0].first) + keep, bytes - keep);
+}
+
 WEIR_FN void region_trim(void) {
     struct region* r = &regions[0];
     if (r->base == 0) return;
@@ -232,9 +264,11 @@ WEIR_FN void region_trim(void) {
     size_t records_end = pages_start - r->base;
     size_t records_keep = align_up((size_t)keep << SLICE_RECORD_SHIFT, os_page_bytes());
     if (records_keep < r->record_bytes) records_keep = r->record_bytes;
+    size_t bits = bits_bytes(r->slices);
     r->committed = keep;
     r->slices = keep;
     region_publish();
+    bits_trim(bits);
     if (records_keep < records_end) os_unmap((void*)(r->base + records_keep), records_end - records_keep);
     uintptr_t pages_end = r->base + ((uintptr_t)r->first << SLICE_SHIFT);
     size_t pages_keep = align_up((keep - r->first) * sizeof(struct slice_pages), os_page_bytes());

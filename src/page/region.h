@@ -64,6 +64,22 @@ WEIR_INLINE struct slice* slice_of_pages(const struct region* r, const struct sl
     return region_slices(r) + (pages - (const struct slice_pages*)r->pages);
 }
 
+/* Words for the heap's use beside the slices of the primary region, in an array of their own: of those below
+ * region_bits_end, 0 at first. Sync: both are written under the page lock; `end` is published with
+ * release. What the words say is the heap's. */
+enum { SLICE_BITS = 4096 };
+struct slice_bits {
+    uint64_t noted;
+    uint64_t words[SLICE_BITS / 64];
+    uint64_t unused[7]; /* to the next line of the cache */
+};
+static_assert(sizeof(struct slice_bits) == 576, "9 lines of the cache");
+WEIR_VAR_DECL struct slice_bits* region_bits;
+WEIR_VAR_DECL uint32_t region_bits_end;
+WEIR_INLINE struct slice_bits* slice_bits(const struct slice* s) {
+    return region_bits + (s - region_slices(&regions[0]));
+}
+
 /* log2 of an OS page's bytes, and the number of them in a slice. Set by region_start. */
 WEIR_VAR_DECL uint32_t page_shift;
 WEIR_INLINE uint32_t slice_page_count(void) { return SLICE_BYTES >> page_shift; }
@@ -91,6 +107,9 @@ WEIR_FN void region_drop(struct region* r);
 WEIR_FN bool region_extend(struct region* r, uint32_t count);
 /* Make slices below `end` accessible, whether they are usable yet or not; the same. */
 WEIR_FN bool region_reach(struct region* r, uint32_t end);
+/* Make the bits of the slices of the primary region below `end` accessible, under the page lock. False:
+ * refused. */
+WEIR_FN bool region_bits_reach(uint32_t end);
 /* Unmap what lies behind the frontier of the primary region, which then grows no more; under the page
  * lock. */
 WEIR_FN void region_trim(void);

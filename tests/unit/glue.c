@@ -13,6 +13,7 @@
 #include "heap/depot.h"
 #include "heap/direct.h"
 #include "heap/registry.h"
+#include "heap/remote_bits.h"
 #include "heap/guard.h"
 #include "heap/history.h"
 #include "heap/place.h"
@@ -126,7 +127,9 @@ size_t unit_kept_bytes(void) { return heap_self()->kept_bytes; }
 size_t unit_kept_bytes_max(void) { return KEPT_BYTES_MAX; }
 size_t unit_kept_bytes_wide(void) { return KEPT_BYTES_WIDE; }
 uint64_t unit_slow_calls(void) { return heap_self()->slow_calls; }
-uint64_t unit_remote_count(const struct slice* s) { return remote_count(load_acquire(&s->remote)); }
+uint64_t unit_remote_count(const struct slice* s) { return slab_waiting(s); }
+bool unit_takes_bits(const struct slice* s) { return remote_bits_are_used(load_acquire(&s->remote)); }
+uint64_t unit_bits_count(const struct slice* s) { return remote_bits_count(s); }
 bool unit_is_unowned(const struct slice* s) { return (load_acquire(&s->remote) & REMOTE_UNOWNED) != 0; }
 bool unit_is_doubted(const struct slice* s) { return (load_acquire(&s->remote) & REMOTE_DOUBTED) != 0; }
 bool unit_is_mine(const struct slice* s) { return owner_heap(load_relaxed(&s->owner)) == heap_self(); }
@@ -376,6 +379,23 @@ static const char* slab_wrong(const struct slice* s) {
     for (; p != NULL && wrong == NULL; p = p->next, count++) mark(seen, s, p, SEEN_FREE, &wrong);
     if (wrong != NULL) return wrong;
     if (count != remote_count(word)) return "remote count is not the list's length";
+    const bool bits = remote_bits_are_used(word);
+    if (s->region == 0 && load_acquire(&region_bits_end) > slice_index(s)) {
+        const struct slice_bits* b = slice_bits(s);
+        uint32_t noted = 0;
+        for (uint32_t i = 0; i < SLICE_BITS && wrong == NULL; i++) {
+            if ((b->words[i / 64] >> i % 64 & 1) == 0) continue;
+            if (i >= slab_class(s)->capacity) return "the bit of no block";
+            mark(seen, s, (const block_t*)(slice_address(s) + (size_t)i * slab_class(s)->bytes), SEEN_FREE,
+                 &wrong);
+            noted++;
+        }
+        if (wrong != NULL) return wrong;
+        if (noted != 0 && (!bits || b->noted == 0)) return "bits that nobody looks for";
+        count += noted;
+    }
+    if (bits && (s->owner == NULL || s->listed == LISTED_AVAILABLE || s->listed == LISTED_SCARCE))
+        return "bits are set of a slab that is not active";
     if (count + r->ahead > slab_used(s)) return "more came back than was out";
     if ((word & REMOTE_UNOWNED) != 0 && s->owner != NULL) return "unowned, with an owner";
     if (s->owner != NULL && (s->flags & SLICE_EARLY) != 0) return "given up early, and owned";

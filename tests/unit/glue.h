@@ -63,7 +63,9 @@ size_t unit_kept_bytes(void);
 size_t unit_kept_bytes_max(void);
 size_t unit_kept_bytes_wide(void); // where all was freed again and again
 uint64_t unit_slow_calls(void);
-uint64_t unit_remote_count(const struct slice* s);
+uint64_t unit_remote_count(const struct slice* s); /* blocks that others freed: on its list and noted */
+bool unit_takes_bits(const struct slice* s);       /* others set bits of it */
+uint64_t unit_bits_count(const struct slice* s);
 bool unit_is_unowned(const struct slice* s);
 bool unit_is_doubted(const struct slice* s); /* what waits on the remote list is to be followed */
 bool unit_is_mine(const struct slice* s);

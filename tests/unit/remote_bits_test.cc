@@ -1,0 +1,564 @@
+// remote_bits_test.cc: blocks of active slabs that others free, noted in bits: nobody writes to them, each
+// comes home once, whatever the owner does meanwhile. Called by ctest; each test starts the heap in a child
+// of its own.
+//
+// SPDX-License-Identifier: Apache-2.0
+#include "at_step.h"
+#include "holes.h"
+#include "workers.h"
+#include <atomic>
+#include <cstring>
+#include <functional>
+#include <set>
+#include <sys/resource.h>
+#include <utility>
+
+namespace {
+
+// Blocks that the calling thread took, of which others freed those before. The last `count` ones lie in the
+// slab that it allocates from, of which others set bits.
+std::vector<void*> passed(Worker& other, size_t size, size_t count) {
+    std::vector<void*> all = many(8, size);
+    other.does([&] {
+        for (void* p : all) unit_free(p);
+    });
+    all.clear();
+    const struct slice* s = nullptr;
+    for (size_t in_a_row = 0; in_a_row < count && all.size() < 5000; in_a_row++) {
+        all.push_back(unit_alloc(size));
+        memset(all.back(), 1, size);
+        const struct slice* before = std::exchange(s, unit_slice(all.back()));
+        if (s != before || s != unit_active(class_of(size)) || !unit_takes_bits(s)) in_a_row = 0;
+    }
+    return all;
+}
+std::vector<void*> last_of(const std::vector<void*>& all, size_t count) {
+    return {all.end() - static_cast<ptrdiff_t>(count), all.end()};
+}
+
+// Who frees for others: threads without a heap, with one that has no use for the class, and with one that
+// has.
+enum class Giver { heapless, attached, user };
+constexpr Giver givers[] = {Giver::heapless, Giver::attached, Giver::user};
+void gives(Giver giver, size_t size) {
+    if (giver == Giver::heapless) return;
+    unit_free(unit_alloc(giver == Giver::user ? size : size + 64));
+}
+
+TEST(RemoteBits, WhatOthersFreeIsNotWrittenTo) {
+    for (Giver giver : givers)
+        for (size_t size : {16u, 48u, 512u, 1000u})
+            EXPECT_FINE(in_child([=] {
+                enum { count = 20 };
+                unit_attach();
+                Worker other;
+                other.does([=] { gives(giver, size); });
+                std::vector<void*> all = passed(other, size, count + 1);
+                struct slice* s = unit_active(class_of(size));
+                ASSERT_TRUE(unit_takes_bits(s));
+                std::vector<void*> some = last_of(all, count);
+                const uint32_t used = unit_used(s);
+                other.does([&] {
+                    for (void* p : some) unit_free(p);
+                });
+                EXPECT_EQ(unit_bits_count(s), count + 0u);
+                EXPECT_EQ(unit_remote_count(s), count + 0u); // none is on a list
+                EXPECT_EQ(unit_used(s), used);
+                const std::vector<char> as_it_was(size, 1);
+                for (void* p : some) {
+                    EXPECT_EQ(memcmp(p, as_it_was.data(), size), 0);
+                    EXPECT_TRUE(unit_place_at(p).free);
+                }
+                EXPECT_FALSE(unit_place_at(last_of(all, count + 1)[0]).free);
+                const uint64_t remote_frees = census().remote_frees; // those that wait among them
+                EXPECT_GE(remote_frees, count + 0u);
+                EXPECT_GE(unit_check_slabs(), 0);
+                // They are what the thread is given next, each of them once.
+                std::set<void*> again;
+                for (size_t i = 0; i < 2000 && unit_bits_count(s) != 0; i++) again.insert(unit_alloc(size));
+                for (void* p : some) again.erase(p);
+                std::vector<void*> next;
+                for (unsigned i = 0; i + 1 < count; i++) next.push_back(unit_alloc(size));
+                const std::set<void*> distinct(next.begin(), next.end());
+                EXPECT_EQ(distinct.size(), count - 1u);
+                for (void* p : some) again.insert(p);
+                for (void* p : next) EXPECT_EQ(again.count(p), 1u) << size;
+                EXPECT_EQ(census().remote_frees, remote_frees);
+                EXPECT_GE(unit_check_slabs(), 0);
+            }));
+}
+
+// However many others come between, and whatever the program wrote meanwhile.
+TEST(RemoteBits, ASecondFreeIsToldAtTheCall) {
+    for (Giver giver : givers)
+        for (bool by_owner : {false, true}) {
+            Ended ended = in_child([=] {
+                enum { size = 48, count = 80 };
+                core_options.check_first = 0;
+                core_options.check_every = 1u << 20;
+                unit_attach();
+                Worker other;
+                other.does([=] { gives(giver, size); });
+                std::vector<void*> some = last_of(passed(other, size, count), count);
+                const auto frees_again = [&] {
+                    memset(some[0], 7, size);
+                    unit_free(some[0]);
+                    _exit(0);
+                };
+                other.does([&] {
+                    for (void* p : some) unit_free(p);
+                    if (!by_owner) frees_again();
+                });
+                frees_again();
+            });
+            EXPECT_TRUE(ended.aborted()) << int(giver) << by_owner;
+            EXPECT_EQ(ended.printed.find("weir: double-free: already freed 0x"), 0u) << ended.printed;
+        }
+}
+
+// A program that goes on after the report has the block once.
+TEST(RemoteBits, AfterAReportABlockComesHomeOnce) {
+    Ended ended = in_child([] {
+        enum { size = 64, count = 20 };
+        core_options.on_error = 1;
+        unit_attach();
+        Worker other;
+        std::vector<void*> some = last_of(passed(other, size, count), count);
+        struct slice* s = unit_active(class_of(size));
+        other.does([&] {
+            for (void* p : some) unit_free(p);
+            for (void* p : some) unit_free(p);
+        });
+        EXPECT_EQ(core_report_count, count + 0u);
+        EXPECT_EQ(unit_bits_count(s), count + 0u);
+        std::vector<void*> next = many(500, size);
+        std::set<void*> distinct(next.begin(), next.end());
+        EXPECT_EQ(distinct.size(), next.size());
+        for (void* p : some) EXPECT_EQ(distinct.count(p), 1u);
+        EXPECT_GE(unit_check_slabs(), 0);
+        EXPECT_EQ(core_report_count, count + 0u);
+    });
+    EXPECT_TRUE(ended.fine()) << ended.printed;
+}
+
+// What is noted goes with the slab: no bit is set, or left, of one that is no active slab.
+TEST(RemoteBits, ASlabThatLeavesItsPlaceTakesNone) {
+    for (bool full : {false, true})
+        EXPECT_FINE(in_child([=] {
+            enum { size = 1000, count = 10 };
+            unit_attach();
+            Worker owner, other;
+            std::vector<void*> all;
+            struct slice* s = nullptr;
+            owner.does([&] {
+                all = passed(other, size, count + 1);
+                s = unit_active(class_of(size));
+            });
+            ASSERT_TRUE(unit_takes_bits(s));
+            if (!full) // else it takes what is noted before it goes
+                other.does([&] {
+                    for (void* p : last_of(all, count)) unit_free(p);
+                });
+            owner.does([&] {
+                if (!full) {
+                    EXPECT_EQ(unit_bits_count(s), count + 0u);
+                    unit_collect();
+                    return;
+                }
+                while (unit_active(class_of(size)) == s) all.push_back(unit_alloc(size));
+            });
+            EXPECT_FALSE(full && unit_takes_bits(s));
+            EXPECT_EQ(unit_bits_count(s), 0u);
+            EXPECT_GE(unit_check_slabs(), 0);
+            void* last = full ? all[0] : last_of(all, count + 1)[0];
+            EXPECT_TRUE(!full || unit_is_unowned(unit_slice(last)));
+            other.does([&] { unit_free(last); });
+            EXPECT_GE(unit_check_slabs(), 0);
+            owner.end();
+            for (size_t i = 0; i + (full ? 0 : count) < all.size(); i++)
+                if (all[i] != last) unit_free(all[i]);
+            other.end();
+            unit_collect();
+            expect_nothing_left();
+        }));
+}
+
+// Of one that is looked at visitors sort what is noted, too: its free pages become holes while its owner
+// sleeps.
+TEST(RemoteBits, VisitorsSortThem) {
+    if (config_owner_publishes == 0) return; // no visitor comes to active slabs
+    EXPECT_FINE(in_child([] {
+        enum { size = 512, count = 2000 };
+        windows_are_endless(":thread_free_max=4k:release_floor=1g");
+        unit_attach();
+        Worker owner, other;
+        std::vector<void*> all, rest;
+        struct slice* s = nullptr;
+        owner.does([&] {
+            rest = many(count, size); // so much that others look at the heap
+            all = passed(other, size, 65);
+            s = unit_active(class_of(size));
+        });
+        ASSERT_TRUE(unit_takes_bits(s));
+        ASSERT_TRUE(unit_is_shared(s));
+        unsigned freed = 0;
+        other.does([&] {
+            for (void* p : all)
+                if (unit_slice(p) == s && p != all.back()) unit_free(p), freed++;
+        });
+        ASSERT_GT(freed, 32u);
+        EXPECT_EQ(unit_bits_count(s), freed);
+        const uint64_t before = census().hole_bytes;
+        unit_visit(true);
+        EXPECT_EQ(unit_bits_count(s), 0u);
+        EXPECT_GE(census().hole_bytes, before + (freed * size / os_page_bytes() - 2) * os_page_bytes());
+        EXPECT_GE(unit_check_slabs(), 0);
+        owner.does([&] { // wakes after all
+            for (void* p : many(100, size)) unit_free(p);
+            EXPECT_GE(unit_check_slabs(), 0);
+        });
+    }));
+}
+
+// Of every 16th block others are told: the owner may sleep.
+TEST(RemoteBits, OthersAreToldOfSixteen) {
+    EXPECT_FINE(in_child([] {
+        enum { size = 64, count = 64, step = 16 };
+        windows_are_endless();
+        unit_attach();
+        unit_detach(); // a thread without a heap tells at once
+        Worker owner, other;
+        std::vector<void*> some;
+        owner.does([&] { some = last_of(passed(other, size, count), count); });
+        uint64_t told = unit_release_owed();
+        for (void* p : some) {
+            unit_free(p);
+            if (reinterpret_cast<uintptr_t>(p) % SLICE_BYTES / size % step == 0) told += step * size;
+            EXPECT_EQ(unit_release_owed(), told);
+        }
+    }));
+}
+
+rlim_t address_space() {
+    unsigned long pages = 0;
+    FILE* f = fopen("/proc/self/statm", "r");
+    EXPECT_EQ(fscanf(f, "%lu", &pages), 1);
+    fclose(f);
+    return pages * os_page_bytes();
+}
+
+// Where no record may be relied on after the free, blocks are looked at, or lists have tags, there are none.
+void expect_no_bits(size_t size, void (*first)() = [] {}) {
+    Worker other;
+    first();
+    for (unsigned round = 0; round < 5; round++) {
+        std::vector<void*> all = many(200, size);
+        other.does([&] {
+            for (void* p : all) unit_free(p);
+        });
+        EXPECT_FALSE(unit_takes_bits(unit_active(class_of(size))));
+        EXPECT_GE(unit_check_slabs(), 0);
+    }
+}
+TEST(NoRemoteBits, WithTagsOrFullChecks) {
+    EXPECT_FINE(in_child([] {
+        windows_are_endless(":checks=full");
+        unit_attach();
+        expect_no_bits(64);
+    }));
+    EXPECT_FINE(in_child([] {
+        unit_attach();
+        if (tag_is_on()) expect_no_bits(64);
+    }));
+}
+TEST(NoRemoteBits, BehindThePrimaryRegion) {
+    EXPECT_FINE(in_child([] {
+        windows_are_endless(":reserve=4m");
+        unit_attach();
+        while (unit_slice(many(1000, 64).back())->region == 0) continue;
+        expect_no_bits(64);
+    }));
+}
+TEST_UNEMULATED(NoRemoteBits, WhereTheyFindNoRoom) { // an emulator takes no such limit
+    if (unit_sanitized) return;                        // whose own memory is more than that
+    EXPECT_FINE(in_child([] {
+        unit_attach();
+        expect_no_bits(64, [] {
+            const rlim_t all = address_space() + (rlim_t{1} << 30);
+            const struct rlimit limit = {all, all};
+            ASSERT_EQ(setrlimit(RLIMIT_AS, &limit), 0);
+        });
+    }));
+}
+
+// Reserved addresses count against a limit: those for bits go with those for blocks.
+TEST_UNEMULATED(RemoteBits, TheirRoomGoesWithTheRegions) {
+    if (unit_sanitized) return; // whose own memory is more than that
+    EXPECT_FINE(in_child([] {
+        unit_attach();
+        Worker other;
+        if (tag_is_on()) return;
+        passed(other, 64, 10);
+        ASSERT_TRUE(unit_takes_bits(unit_active(class_of(64))));
+        EXPECT_GT(address_space(), rlim_t{1} << 33);
+        span_trim();
+        EXPECT_LT(address_space(), rlim_t{1} << 30);
+        passed(other, 128, 100);
+        EXPECT_TRUE(unit_takes_bits(unit_active(class_of(64)))); // of slices from before
+    }));
+}
+
+// Each slab has its own, wherever it lies.
+TEST(RemoteBits, ManySlabsHaveThem) {
+    EXPECT_FINE(in_child([] {
+        enum { size = 512, slabs = 300 }; // more than one step of what is accessible
+        unit_attach();
+        Worker other;
+        std::set<struct slice*> seen;
+        std::vector<void*> all;
+        for (unsigned i = 0; i < slabs; i++) {
+            std::vector<void*> some = passed(other, size, 8);
+            struct slice* s = unit_active(class_of(size));
+            seen.insert(s);
+            other.does([&] {
+                for (void* p : last_of(some, 8)) unit_free(p);
+            });
+            EXPECT_EQ(unit_bits_count(s), tag_is_on() ? 0u : 8u);
+            all.insert(all.end(), some.begin(), some.end() - 8);
+            while (unit_active(class_of(size)) == s) all.push_back(unit_alloc(size));
+        }
+        EXPECT_EQ(seen.size(), slabs + 0u);
+        EXPECT_GE(unit_check_slabs(), 0);
+        EXPECT_EQ(std::set<void*>(all.begin(), all.end()).size(), all.size());
+    }));
+}
+
+// Threads that take and threads that free, some of which end, while others look: no block is in two hands.
+TEST(RemoteBits, ManyTakeAndManyFree) {
+    for (const char* options : {"", ":thread_free_max=4k", ":release=off"})
+        EXPECT_FINE(in_child([=] {
+            enum { slots = 512, takers = 2, givers = 3 };
+            windows_are_endless(options);
+            unit_attach();
+            struct Stamp {
+                std::atomic<uint32_t> in_use;
+            };
+            static std::atomic<Stamp*> places[slots];
+            static std::atomic<uint64_t> to_free;
+            static std::atomic<unsigned> twice;
+            const uint64_t count = unit_rounds(200000);
+            to_free = count * takers;
+            std::vector<std::thread> threads;
+            for (unsigned t = 0; t < takers; t++)
+                threads.emplace_back([=] {
+                    uint64_t seed = t + 1;
+                    for (uint64_t i = 0; i < count; i++) {
+                        seed = seed * 6364136223846793005u + 1442695040888963407u;
+                        const size_t size = 16 + (seed >> 33) % 8 * 64;
+                        Stamp* p = static_cast<Stamp*>(unit_alloc(size));
+                        memset(static_cast<void*>(p), 0, size);
+                        if (p->in_use.exchange(1) != 0) twice++;
+                        for (unsigned at = seed >> 50;; at++) {
+                            Stamp* none = nullptr;
+                            if (places[at % slots].compare_exchange_strong(none, p)) break;
+                        }
+                        if (i % 64 == 63) { // one of its own
+                            void* own = unit_alloc(size);
+                            unit_free(own);
+                        }
+                    }
+                    unit_detach();
+                });
+            std::atomic<bool> ends{false};
+            for (unsigned t = 0; t < givers; t++)
+                threads.emplace_back([t] {
+                    for (unsigned at = t; to_free != 0; at++) {
+                        Stamp* p = places[at % slots].exchange(nullptr);
+                        if (p == nullptr) continue;
+                        if (p->in_use.exchange(0) != 1) twice++;
+                        unit_free(p);
+                        to_free--;
+                    }
+                    unit_detach();
+                });
+            std::thread visitor([&] {
+                while (!ends) {
+                    unit_visit(true);
+                    usleep(200);
+                }
+            });
+            for (std::thread& t : threads) t.join();
+            ends = true;
+            visitor.join();
+            EXPECT_EQ(twice, 0u);
+            EXPECT_GE(unit_check_slabs(), 0);
+            unit_collect();
+            expect_nothing_left();
+        }));
+}
+
+#if defined(__x86_64__)
+// A thread that does what it is told, too by a handler between two instructions of a free.
+class Owner {
+  public:
+    static void does(const std::function<void()>& what) {
+        const std::function<void()>* none = nullptr;
+        while (!job.compare_exchange_weak(none, &what)) none = nullptr;
+        while (job != nullptr) sched_yield();
+    }
+    // At that step of what the caller goes on with.
+    static void does_at(unsigned step, const std::function<void()>& what) {
+        steps = 0;
+        at = step;
+        then = what;
+        stepping_start([](int, siginfo_t*, void*) {
+            if (++steps == at) does(then);
+        });
+    }
+    Owner()
+        : thread([] {
+              while (!ends) {
+                  if (job == nullptr) {
+                      sched_yield();
+                      continue;
+                  }
+                  (*job.load())();
+                  job = nullptr;
+              }
+              unit_detach();
+          }) {}
+    ~Owner() {
+        ends = true;
+        thread.join();
+    }
+
+  private:
+    static inline std::atomic<const std::function<void()>*> job;
+    static inline std::atomic<bool> ends;
+    static inline unsigned steps, at;
+    static inline std::function<void()> then;
+    std::thread thread;
+};
+
+// What the owner of a slab does while another thread frees a block of it.
+enum class Act { takes, lists, gives_up, ends_and_begins };
+void owner_acts(Act act, size_t size, std::vector<void*>& more) {
+    const struct slice* s = unit_active(class_of(size));
+    switch (act) {
+    case Act::takes:
+        more = many(40, size);
+        break;
+    case Act::lists:
+        unit_collect();
+        break;
+    case Act::gives_up:
+        while (unit_active(class_of(size)) == s && more.size() < 200) more.push_back(unit_alloc(size));
+        break;
+    case Act::ends_and_begins:
+        unit_detach();
+        unit_attach();
+        more = many(2, size);
+        break;
+    }
+}
+
+// No block is lost, or given out twice, whatever that is, and at whatever step.
+TEST_NATIVE(RemoteBits, TheOwnerGoesOnAtEachStep) {
+    for (Act act : {Act::takes, Act::lists, Act::gives_up, Act::ends_and_begins})
+        for (bool first : {false, true}) { // that is noted
+            if (!first && act != Act::gives_up) continue;
+            EXPECT_FINE(in_child([=] {
+                enum { size = 1000, count = 4, from = 100, to = 320 }; // steps: its bit is set on the way
+                windows_are_endless(":release=off");
+                unit_attach();
+                unsigned noted = 0, before = 0, behind = 0;
+                {
+                    Owner owner;
+                    for (unsigned step = from; step <= to; step++) {
+                        std::vector<void*> all, more;
+                        Owner::does([&] {
+                            Worker other;
+                            all = passed(other, size, count);
+                            noted += unit_takes_bits(unit_active(class_of(size)));
+                        });
+                        if (!first) {
+                            unit_free(all.back());
+                            all.pop_back();
+                        }
+                        Owner::does_at(step, [&] {
+                            const bool set = unit_bits_count(unit_active(class_of(size))) == 1u + !first;
+                            (set ? behind : before)++;
+                            owner_acts(act, size, more);
+                        });
+                        unit_free(all.back());
+                        stepping_stop();
+                        ASSERT_GE(unit_check_slabs(), 0) << int(act) << " " << step;
+                        all.pop_back();
+                        std::set<void*> distinct(all.begin(), all.end());
+                        for (void* p : more) distinct.insert(p);
+                        ASSERT_EQ(distinct.size(), all.size() + more.size());
+                        for (void* p : distinct) unit_free(p);
+                        unit_collect();
+                        Owner::does([] { unit_collect(); });
+                        ASSERT_EQ(census().live_blocks, 0u) << int(act) << " " << step;
+                    }
+                }
+                EXPECT_GT(noted, (to - from) / 2u);
+                EXPECT_GT(before, 10u);
+                EXPECT_GT(behind, 10u);
+                unit_collect();
+                expect_nothing_left();
+            }));
+        }
+}
+
+size_t child_size;
+bool child_checks; // not what its own call was changing
+bool child_has_slabs() {
+    for (unsigned i = 0; i < 200; i++) {
+        void* p = unit_alloc(child_size);
+        if (p == nullptr) return false;
+        memset(p, 0x5a, child_size);
+    }
+    return !child_checks || unit_check_slabs() >= 0;
+}
+
+// Who frees, or the owner who takes, is interrupted by a handler that forks.
+TEST_NATIVE(RemoteBits, AForkAtEachStep) {
+    for (bool owner_takes : {false, true})
+        EXPECT_FINE(in_child([=] {
+            enum { size = 256, count = 40 };
+            windows_are_endless(":release=off");
+            unit_attach();
+            child_size = size;
+            child_checks = !owner_takes;
+            Forker::fine = child_has_slabs;
+            Worker other;
+            for (unsigned step = 1; step <= (owner_takes ? 800 : 200); step += owner_takes ? 5 : 2) {
+                std::vector<void*> all = passed(other, size, count);
+                std::vector<void*> some = last_of(all, count);
+                other.does([&] {
+                    for (void* p : some) {
+                        if (!owner_takes && p == some.back()) Forker::start(step);
+                        unit_free(p);
+                    }
+                    if (!owner_takes) stepping_stop();
+                });
+                if (owner_takes) Forker::start(step);
+                std::vector<void*> next(30);
+                for (void*& p : next) p = unit_alloc(size);
+                if (owner_takes) stepping_stop();
+                ASSERT_GE(unit_check_slabs(), 0) << step;
+                for (size_t i = 0; i + count < all.size(); i++) unit_free(all[i]);
+                for (void* p : next) unit_free(p);
+            }
+            EXPECT_GT(Forker::forks, 60u);
+            EXPECT_EQ(Forker::bad, 0u);
+            other.end();
+            unit_collect();
+            expect_nothing_left();
+        }));
+}
+#endif
+
+} // namespace
