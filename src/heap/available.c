@@ -20,6 +20,7 @@ static void unlist(struct heap* h, struct slice* s) {
 }
 
 static void list(struct heap* h, struct slice* s) {
+    weir_assert(!remote_bits_are_used(load_relaxed(&s->remote)));
     store_relaxed(&s->listed, (uint8_t)(slab_is_scarce(s) ? LISTED_SCARCE : LISTED_AVAILABLE));
     slab_list_push(list_of(h, s), s);
 }

@@ -149,6 +149,7 @@ static void slab_free_from(struct heap* h, struct slice* s, block_t* p, bool ful
             direct_begin(h, s, slab_used(s), count);
         else if (held)
             exposure_advance(h, s);
+        if (h->active[s->size_class] == s) remote_bits_begin(s);
         if (held) os_lock_give(&h->lock);
         if (direct && !again) {
             bin_return(h, s->size_class, call);
@@ -267,12 +268,22 @@ static WEIR_NOINLINE void slab_free_late(struct slice* s, uint32_t block) {
     release_poke();
 }
 
+/* A block of the caller's own slab, which it was nudged to look at. False: it is to go the slow way. */
+WEIR_INLINE bool slab_free_looked(struct slice* s, block_t* p, uint32_t block, const char* call) {
+    if (!remote_bits_look_suffices(s)) return false;
+    if (weir_unlikely(remote_bit_is_set(s, block)))
+        core_report("double-free", REPORT_FREED, p, call);
+    else
+        slab_push(s, p);
+    return true;
+}
+
 /* Note the block in its slab, if that is another thread's and notes are taken. False: it is to go the other
  * way. */
 WEIR_INLINE bool slab_free_noted(struct heap* h, struct slice* s, block_t* p, uint32_t block,
                                  const char* call) {
-    if (!remote_bits_are_used(load_relaxed(&s->remote)) || owner_heap(load_relaxed(&s->owner)) == h)
-        return false;
+    if (!remote_bits_are_used(load_relaxed(&s->remote))) return false;
+    if (owner_heap(load_relaxed(&s->owner)) == h) return slab_free_looked(s, p, block, call);
     enum noted noted = remote_bits_note(s, block);
     if (weir_unlikely(noted < NOTED_FIRST)) {
         if (noted == NOTED_NOT) return false;

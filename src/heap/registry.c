@@ -594,7 +594,6 @@ static void slab_leave_behind(struct slice* s, struct slice_pages* pages, void* 
     if (owner == self && self != &heap_empty) {
         if (!fork_has_own_lock && self->visited == s) slab_forget_all(s);
         if (!fork_has_own_lock) available_list_again(self, s);
-        remote_bits_look(s);
         return;
     }
     slab_forget_all(s);
@@ -666,6 +665,8 @@ WEIR_FN void heap_fork_child(void) {
         os_lock_fork_child(&h->lock, false);
     }
     for (uint32_t row = 0; row < region_count; row++) store_relaxed(&regions[row].visitors, 0u);
+    for (unsigned c = 0; c < SLAB_CLASSES; c++)
+        if (self->active[c] != NULL) remote_bits_look(self->active[c]);
     if (self != &heap_empty) store_relaxed(&self->tid, os_thread_id());
     if (self->busy != 0) heap_set_aside(self);
     registry_process = os_process_id();

@@ -50,6 +50,7 @@ WEIR_FN block_t* remote_bits_take(struct slice* s, block_t** last, uint32_t* cou
     const uintptr_t start = slice_address(s);
     block_t* first = NULL;
     *count = 0;
+    store_relaxed(&b->looks, 0u);
     (void)__atomic_exchange_n(&b->noted, 0, __ATOMIC_SEQ_CST);
     for (uint32_t i = words_of(s); i-- > 0;) {
         if (load_seq_cst(&b->words[i]) == 0) continue;
@@ -66,9 +67,9 @@ WEIR_FN block_t* remote_bits_take(struct slice* s, block_t** last, uint32_t* cou
     return first;
 }
 
-/* Relaxed: for those who look now and then. */
+/* Acquire: region_bits. Else relaxed: for those who look now and then. */
 WEIR_FN uint32_t remote_bits_count(const struct slice* s) {
-    if (!slab_has_noted(s, load_relaxed(&s->remote))) return 0;
+    if (!slab_has_noted(s, load_acquire(&s->remote))) return 0;
     const uint64_t* words = slice_bits(s)->words;
     uint32_t count = 0;
     for (uint32_t i = words_of(s); i-- > 0;) count += (uint32_t)__builtin_popcountll(load_relaxed(&words[i]));
@@ -76,9 +77,9 @@ WEIR_FN uint32_t remote_bits_count(const struct slice* s) {
 }
 
 WEIR_FN bool remote_bits_have(const struct slice* s, const void* p) {
-    if (!remote_bits_are_used(load_relaxed(&s->remote))) return false;
+    if (!remote_bits_are_used(load_acquire(&s->remote))) return false;
     uint32_t block = class_block_index(slab_class(s), (uintptr_t)p - slice_address(s));
-    return (load_seq_cst(&slice_bits(s)->words[block / 64]) >> block % 64 & 1) != 0;
+    return remote_bit_is_set(s, block);
 }
 
 WEIR_FN void remote_bits_forget(struct slice* s) {

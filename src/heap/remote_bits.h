@@ -3,7 +3,7 @@
  *   remote word of the slab           REMOTE_BITS: others set bits
  *   beside it, a bit for each block   noted: some may be set     | 1 . . 1 . . | . . . . . . | ...
  *
- * Where others free most of what a thread takes of a class, a list through the blocks costs both of them: who
+ * Where others free what a thread takes, a list through the blocks costs both of them: who
  * frees a block writes to its line, and waits for it with the atomic operation behind; the owner is led by
  * each link to a line that another processor wrote last. Here who frees sets one bit, which says too whether
  * it has been set before, and the owner, who takes all of them, writes the links itself.
@@ -22,6 +22,9 @@
  * `noted` is nobody's else, and does no harm beside a slab that came later. It lies with the bits, so that
  * the line of the slab's record stays in the caches of all who read it.
  *
+ * The owner, nudged, need not take in what is noted to see whether a block that it frees is: it looks at the
+ * bit, some times, before it does.
+ *
  * How many are set is not counted, which would be a second atomic operation: nobody has to know the moment in
  * which the last one comes, since an active slab is nobody's to release. In the primary region alone, where
  * no record goes away; not with tags, of which a list has those of its blocks, or with checks=full.
@@ -37,6 +40,8 @@
 
 /* Of so many blocks one tells others what waits. */
 enum { NOTED_STEP = 16 };
+/* So often the owner only looks whether what it frees is noted, before it takes in what is. */
+enum { LOOKS_MAX = 8 };
 
 WEIR_INLINE bool remote_bits_are_used(uint64_t word) { return (word & REMOTE_BITS) != 0; }
 
@@ -61,8 +66,8 @@ enum noted {
     NOTED_DONE   /* done */
 };
 WEIR_INLINE enum noted remote_bits_note(struct slice* s, uint32_t block) {
-    if (!remote_bits_are_used(load_relaxed(&s->remote)))
-        return NOTED_NOT; /* relaxed: the next look decides */
+    /* Acquire: region_bits. The next look decides. */
+    if (!remote_bits_are_used(load_acquire(&s->remote))) return NOTED_NOT;
     struct slice_bits* b = slice_bits(s);
     uint64_t bit = 1ull << block % 64;
     if (weir_unlikely((__atomic_fetch_or(&b->words[block / 64], bit, __ATOMIC_SEQ_CST) & bit) != 0))
@@ -79,11 +84,25 @@ WEIR_FN block_t* remote_bits_late(struct slice* s, uint32_t block);
 /* Owner, or under the lock of the heap that lists the slab: the blocks whose bits are set, linked by address;
  * *count of them, the last one *last. They count as in use still. */
 WEIR_FN block_t* remote_bits_take(struct slice* s, block_t** last, uint32_t* count);
+WEIR_INLINE bool remote_bit_is_set(const struct slice* s, uint32_t block) {
+    return (load_seq_cst(&slice_bits(s)->words[block / 64]) >> block % 64 & 1) != 0;
+}
+/* Owner, of an active slab, who frees a block of it while others are noted: whether to look at its bit is all
+ * that it does now. What is noted stays; so does the nudge, which has it look again. */
+WEIR_INLINE bool remote_bits_look_suffices(struct slice* s) {
+    uint64_t word = load_acquire(&s->remote); /* acquire: region_bits */
+    if (!slab_has_noted(s, word) || remote_count(word) != 0) return false;
+    struct slice_bits* b = slice_bits(s);
+    uint32_t looks = load_relaxed(&b->looks) + 1; /* relaxed: a visitor may set it to 0 */
+    if (looks > LOOKS_MAX) return false;
+    store_relaxed(&b->looks, looks);
+    return true;
+}
 /* Anybody: how many are set, about; whether a block's is. */
 WEIR_FN uint32_t remote_bits_count(const struct slice* s);
 WEIR_FN bool remote_bits_have(const struct slice* s, const void* p);
-/* In the child of a fork: all blocks of the slab count as in use. look: who was setting a bit did not come
- * along, so that the owner, who did, is to look for some. */
+/* In the child of a fork: all blocks of the slab count as in use. look: who was setting a bit of an active
+ * slab did not come along, so that the owner, who did, is to look for some. */
 WEIR_FN void remote_bits_forget(struct slice* s);
 WEIR_FN void remote_bits_look(struct slice* s);
 

@@ -171,7 +171,7 @@ static void list_collect(struct slice* s, uint64_t word, bool whole, const char*
 }
 
 static WEIR_NOINLINE void remote_collect(struct slice* s, bool whole, const char* call) {
-    uint64_t word = load_relaxed(&s->remote); /* relaxed: the exchange below decides */
+    uint64_t word = load_acquire(&s->remote); /* acquire: region_bits; the exchange below decides */
     if (remote_count(word) != 0) {
         /* Acquire: pairs with the release of slab_push_remote, which published the links. That others set
          * bits the owner alone changes. */

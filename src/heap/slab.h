@@ -46,12 +46,12 @@ WEIR_INLINE uint64_t remote_mark(block_t* p) {
     return 0;
 }
 /* Whether blocks that others freed wait, as far as can be seen without order: noted in bits, where the remote
- * word says that they are; in any way. */
+ * word, read with acquire, says that they are; in any way. */
 WEIR_INLINE bool slab_has_noted(const struct slice* s, uint64_t word) {
     return (word & REMOTE_BITS) != 0 && load_relaxed(&slice_bits(s)->noted) != 0;
 }
 WEIR_INLINE bool slab_has_remote(const struct slice* s) {
-    uint64_t word = load_relaxed(&s->remote);
+    uint64_t word = load_acquire(&s->remote); /* acquire: region_bits */
     return remote_count(word) != 0 || slab_has_noted(s, word);
 }
 /* With the tag, which the block may have changed while its place on the list stayed the same. */

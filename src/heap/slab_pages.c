@@ -408,7 +408,7 @@ static bool visitor_takes_remote(const struct view* v, struct sorting* l) {
 /* The same of those that they noted. */
 static bool visitor_takes_noted(const struct view* v, struct sorting* l) {
     struct slice* s = v->slab;
-    if (!slab_has_noted(s, load_relaxed(&s->remote))) return true;
+    if (!slab_has_noted(s, load_acquire(&s->remote))) return true; /* acquire: region_bits */
     uint32_t count;
     block_t* last;
     l->left = remote_bits_take(s, &last, &count);

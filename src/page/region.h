@@ -71,7 +71,8 @@ enum { SLICE_BITS = 4096 };
 struct slice_bits {
     uint64_t noted;
     uint64_t words[SLICE_BITS / 64];
-    uint64_t unused[7]; /* to the next line of the cache */
+    uint32_t looks;
+    uint32_t unused[13]; /* to the next line of the cache */
 };
 static_assert(sizeof(struct slice_bits) == 576, "9 lines of the cache");
 WEIR_VAR_DECL struct slice_bits* region_bits;

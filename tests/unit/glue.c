@@ -128,6 +128,8 @@ size_t unit_kept_bytes_max(void) { return KEPT_BYTES_MAX; }
 size_t unit_kept_bytes_wide(void) { return KEPT_BYTES_WIDE; }
 uint64_t unit_slow_calls(void) { return heap_self()->slow_calls; }
 uint64_t unit_remote_count(const struct slice* s) { return slab_waiting(s); }
+bool unit_has_in_bin(unsigned c) { return heap_self()->bins[c].head != NULL; }
+void unit_push_remote(void* p) { (void)slab_push_remote(unit_slice(p), p, p, 1, 0); }
 bool unit_takes_bits(const struct slice* s) { return remote_bits_are_used(load_acquire(&s->remote)); }
 uint64_t unit_bits_count(const struct slice* s) { return remote_bits_count(s); }
 bool unit_is_unowned(const struct slice* s) { return (load_acquire(&s->remote) & REMOTE_UNOWNED) != 0; }

@@ -54,6 +54,7 @@ struct slice* unit_slice(const void* p);
 uint32_t unit_used(const struct slice* s); /* blocks in use, the owner's countdown and what it leaves out */
 uint32_t unit_unsorted(const struct slice* s); /* blocks on its lists of which no page was told */
 struct slice* unit_active(unsigned c);
+bool unit_has_in_bin(unsigned c);           /* blocks that wait for its next allocations */
 bool unit_is_direct(const struct slice* s); /* its owner's frees go to the bin */
 bool unit_is_shared(const struct slice* s); /* active, and visitors may sort it */
 /* Of the calling thread's heap: lists that turned over since one was walked; bytes that are charged to it. */
@@ -64,6 +65,7 @@ size_t unit_kept_bytes_max(void);
 size_t unit_kept_bytes_wide(void); // where all was freed again and again
 uint64_t unit_slow_calls(void);
 uint64_t unit_remote_count(const struct slice* s); /* blocks that others freed: on its list and noted */
+void unit_push_remote(void* p);                    /* of a slab that somebody owns: onto its list */
 bool unit_takes_bits(const struct slice* s);       /* others set bits of it */
 uint64_t unit_bits_count(const struct slice* s);
 bool unit_is_unowned(const struct slice* s);

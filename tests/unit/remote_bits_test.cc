@@ -36,6 +36,8 @@ std::vector<void*> last_of(const std::vector<void*>& all, size_t count) {
     return {all.end() - static_cast<ptrdiff_t>(count), all.end()};
 }
 
+constexpr unsigned looks = 8; // before the owner takes in what is noted
+
 // Who frees for others: threads without a heap, with one that has no use for the class, and with one that
 // has.
 enum class Giver { heapless, attached, user };
@@ -88,10 +90,12 @@ TEST(RemoteBits, WhatOthersFreeIsNotWrittenTo) {
             }));
 }
 
-// However many others come between, and whatever the program wrote meanwhile.
+// However many others come between, and whatever the program wrote meanwhile: also by the owner, at whichever
+// of its frees.
 TEST(RemoteBits, ASecondFreeIsToldAtTheCall) {
+    enum Who { another, owner, owner_at_last };
     for (Giver giver : givers)
-        for (bool by_owner : {false, true}) {
+        for (Who who : {another, owner, owner_at_last}) {
             Ended ended = in_child([=] {
                 enum { size = 48, count = 80 };
                 core_options.check_first = 0;
@@ -99,21 +103,87 @@ TEST(RemoteBits, ASecondFreeIsToldAtTheCall) {
                 unit_attach();
                 Worker other;
                 other.does([=] { gives(giver, size); });
-                std::vector<void*> some = last_of(passed(other, size, count), count);
-                const auto frees_again = [&] {
-                    memset(some[0], 7, size);
-                    unit_free(some[0]);
+                std::vector<void*> some = last_of(passed(other, size, count + looks), count + looks);
+                const auto frees_again = [&](void* p) {
+                    memset(p, 7, size);
+                    unit_free(p);
                     _exit(0);
                 };
                 other.does([&] {
-                    for (void* p : some) unit_free(p);
-                    if (!by_owner) frees_again();
+                    for (unsigned i = 0; i < count; i++) unit_free(some[i]);
+                    if (who == another) frees_again(some[0]);
                 });
-                frees_again();
+                if (who == owner) frees_again(some[0]);
+                for (unsigned i = count; i < count + looks; i++) unit_free(some[i]);
+                frees_again(some[count - 1]); // behind all others, once they are on its list
             });
-            EXPECT_TRUE(ended.aborted()) << int(giver) << by_owner;
+            EXPECT_TRUE(ended.aborted()) << int(giver) << who;
             EXPECT_EQ(ended.printed.find("weir: double-free: already freed 0x"), 0u) << ended.printed;
         }
+}
+
+// Whoever notes the first block since the owner took them makes it look at each of its frees, and take them
+// in some frees later.
+TEST(RemoteBits, TheOwnerLooksAndThenTakesThem) {
+    EXPECT_FINE(in_child([] {
+        enum { size = 64, rounds = 3, each = looks + 3 };
+        unit_attach();
+        Worker other;
+        std::vector<void*> some = last_of(passed(other, size, rounds * each), rounds * each);
+        const struct slice* s = unit_active(class_of(size));
+        for (unsigned round = 0; round < rounds; round++) {
+            void** p = &some[round * each];
+            other.does([&] {
+                unit_free(p[0]);
+                unit_free(p[1]);
+            });
+            const uint32_t used = unit_used(s);
+            for (unsigned i = 0; i < looks; i++) {
+                EXPECT_EQ(unit_bits_count(s), 2u);
+                unit_free(p[2 + i]);
+            }
+            EXPECT_EQ(unit_bits_count(s), 2u);
+            EXPECT_EQ(unit_used(s), used - looks);
+            unit_free(p[2 + looks]);
+            EXPECT_EQ(unit_bits_count(s), 0u);
+            EXPECT_EQ(unit_used(s), used - looks - 3);
+            EXPECT_GE(unit_check_slabs(), 0);
+        }
+    }));
+}
+
+// What is on its way to the remote list when bits begin comes home beside them.
+TEST(RemoteBits, AListComesBesideThem) {
+    EXPECT_FINE(in_child([] {
+        enum { size = 64, count = 30 };
+        unit_attach();
+        Worker collects, other;
+        std::vector<void*> all = many(count, size);
+        struct slice* s = unit_slice(all[0]);
+        collects.does([&] {
+            unit_attach();
+            for (unsigned i = 0; i < 4; i++)
+                unit_free(all[i]); // the first one goes, three wait in its outbox
+        });
+        EXPECT_EQ(unit_remote_count(s), 1u);
+        unit_free(all.back()); // looks, and sees to it that others set bits
+        ASSERT_TRUE(unit_takes_bits(s));
+        other.does([&] {
+            for (unsigned i = 4; i < 9; i++) unit_free(all[i]);
+        });
+        EXPECT_EQ(unit_bits_count(s), 5u);
+        collects.does([] { unit_collect(); });
+        EXPECT_TRUE(unit_takes_bits(s));
+        EXPECT_EQ(unit_bits_count(s), 5u);
+        EXPECT_EQ(unit_remote_count(s), 8u);
+        EXPECT_GE(unit_check_slabs(), 0);
+        const uint32_t used = unit_used(s);
+        unit_free(all[9]); // with a list a look at the bit is not enough
+        EXPECT_EQ(unit_remote_count(s), 0u);
+        EXPECT_EQ(unit_used(s), used - 9);
+        EXPECT_TRUE(unit_takes_bits(s));
+        EXPECT_GE(unit_check_slabs(), 0);
+    }));
 }
 
 // A program that goes on after the report has the block once.
@@ -183,41 +253,112 @@ TEST(RemoteBits, ASlabThatLeavesItsPlaceTakesNone) {
         }));
 }
 
-// Of one that is looked at visitors sort what is noted, too: its free pages become holes while its owner
-// sleeps.
+// A full one that changes places with another: its owner took bits of it until then.
+TEST(RemoteBits, AFullSlabThatIsExchangedTakesNone) {
+    if (config_owner_publishes == 0) return; // visitors' slabs alone are exchanged
+    EXPECT_FINE(in_child([] {
+        enum { size = 256, slabs = 12 };
+        windows_are_endless(":release_floor=1g:check_first=0:check_every=1000000:guard_rate=0");
+        unit_attach();
+        Worker other;
+        const size_t each = size_classes[class_of(size)].capacity;
+        const size_t enough = class_enough(&size_classes[class_of(size)]) + 2;
+        std::vector<void*> all = many(slabs * each, size);
+        // Full ones are nobody's: from now on most are the thread's, with a block to give.
+        for (size_t i = 0; i + 2 < slabs; i++) unit_free(std::exchange(all[i * each + each / 2], nullptr));
+        unsigned exchanged = 0;
+        for (size_t i = 0; i + 2 < slabs; i++) {
+            struct slice* s = unit_active(class_of(size));
+            if (unit_slice(all[i * each]) == s) continue;
+            std::vector<size_t> own;
+            for (size_t k = 0; k < all.size() && own.size() < 2; k++)
+                if (all[k] != nullptr && unit_slice(all[k]) == s) own.push_back(k);
+            if (own.size() < 2) continue;
+            other.does([&] { unit_free(all[own[0]]); });
+            unit_free(all[own[1]]); // looks
+            const bool bits = unit_takes_bits(s);
+            for (size_t k : own) all[k] = unit_alloc(size);
+            while (unit_active(class_of(size)) == s && unit_used(s) < each) all.push_back(unit_alloc(size));
+            for (size_t k = 0; k < enough; k++) unit_free(std::exchange(all[i * each + k], nullptr));
+            const bool shared = unit_is_shared(s) && unit_active(class_of(size)) == s;
+            all.push_back(unit_alloc(size));
+            exchanged += bits && shared && unit_active(class_of(size)) != s;
+            EXPECT_TRUE(unit_active(class_of(size)) == s || !unit_takes_bits(s));
+            ASSERT_GE(unit_check_slabs(), 0) << i;
+        }
+        EXPECT_GT(exchanged, 3u);
+    }));
+}
+
+// More of them than are in use: some were freed by their owner before.
+TEST(RemoteBits, MoreThanAreInUseAreReported) {
+    Ended ended = in_child([] {
+        enum { size = 64, count = 110 };
+        core_options.check_first = 0;
+        core_options.check_every = 1u << 20;
+        unit_attach();
+        Worker other;
+        std::vector<void*> some = last_of(passed(other, size, count), count);
+        struct slice* s = unit_active(class_of(size));
+        for (void* p : some) unit_free(p);
+        if (unit_used(s) >= count || !unit_takes_bits(s)) _exit(1);
+        other.does([&] {
+            for (void* p : some) unit_free(p);
+        });
+        for (unsigned i = 0; i < 200; i++) unit_alloc(size);
+        _exit(0);
+    });
+    EXPECT_TRUE(ended.aborted());
+    EXPECT_EQ(ended.printed.find("weir: double-free: already freed 0x"), 0u) << ended.printed;
+}
+
+// Of one that is looked at visitors sort what is noted, beside a list or alone: its free pages become holes
+// while its owner sleeps.
 TEST(RemoteBits, VisitorsSortThem) {
     if (config_owner_publishes == 0) return; // no visitor comes to active slabs
-    EXPECT_FINE(in_child([] {
-        enum { size = 512, count = 2000 };
-        windows_are_endless(":thread_free_max=4k:release_floor=1g");
-        unit_attach();
-        Worker owner, other;
-        std::vector<void*> all, rest;
-        struct slice* s = nullptr;
-        owner.does([&] {
-            rest = many(count, size); // so much that others look at the heap
-            all = passed(other, size, 65);
-            s = unit_active(class_of(size));
-        });
-        ASSERT_TRUE(unit_takes_bits(s));
-        ASSERT_TRUE(unit_is_shared(s));
-        unsigned freed = 0;
-        other.does([&] {
-            for (void* p : all)
-                if (unit_slice(p) == s && p != all.back()) unit_free(p), freed++;
-        });
-        ASSERT_GT(freed, 32u);
-        EXPECT_EQ(unit_bits_count(s), freed);
-        const uint64_t before = census().hole_bytes;
-        unit_visit(true);
-        EXPECT_EQ(unit_bits_count(s), 0u);
-        EXPECT_GE(census().hole_bytes, before + (freed * size / os_page_bytes() - 2) * os_page_bytes());
-        EXPECT_GE(unit_check_slabs(), 0);
-        owner.does([&] { // wakes after all
-            for (void* p : many(100, size)) unit_free(p);
+    for (bool listed : {false, true})
+        EXPECT_FINE(in_child([=] {
+            enum { size = 512, count = 2000 };
+            windows_are_endless(":thread_free_max=4k:release_floor=1g");
+            unit_attach();
+            Worker owner, other;
+            std::vector<void*> all, rest;
+            struct slice* s = nullptr;
+            owner.does([&] {
+                rest = many(count, size); // so much that others look at the heap
+                all = passed(other, size, 65);
+                s = unit_active(class_of(size));
+            });
+            ASSERT_TRUE(unit_takes_bits(s));
+            ASSERT_TRUE(unit_is_shared(s));
+            unsigned freed = 0, on_list = 0;
+            other.does([&] {
+                for (void* p : all) {
+                    if (unit_slice(p) != s || p == all.back()) continue;
+                    if (listed && freed % 8 == 0) {
+                        unit_push_remote(p);
+                        on_list++;
+                    } else {
+                        unit_free(p);
+                    }
+                    freed++;
+                }
+            });
+            ASSERT_GT(freed, 32u);
+            EXPECT_EQ(on_list != 0, listed);
+            EXPECT_EQ(unit_bits_count(s), freed - on_list);
+            EXPECT_EQ(unit_remote_count(s), freed);
+            const uint64_t before = census().hole_bytes;
+            unit_visit(true);
+            EXPECT_EQ(unit_remote_count(s), 0u);
+            EXPECT_TRUE(unit_takes_bits(s));
+            EXPECT_GE(census().hole_bytes, before + (freed * size / os_page_bytes() - 2) * os_page_bytes());
             EXPECT_GE(unit_check_slabs(), 0);
-        });
-    }));
+            owner.does([&] { // wakes after all
+                for (void* p : many(100, size)) unit_free(p);
+                EXPECT_GE(unit_check_slabs(), 0);
+            });
+        }));
 }
 
 // Of every 16th block others are told: the owner may sleep.
@@ -254,8 +395,9 @@ void expect_no_bits(size_t size, void (*first)() = [] {}) {
     for (unsigned round = 0; round < 5; round++) {
         std::vector<void*> all = many(200, size);
         other.does([&] {
-            for (void* p : all) unit_free(p);
+            for (size_t i = 1; i < all.size(); i++) unit_free(all[i]);
         });
+        unit_free(all[0]);
         EXPECT_FALSE(unit_takes_bits(unit_active(class_of(size))));
         EXPECT_GE(unit_check_slabs(), 0);
     }
@@ -280,7 +422,7 @@ TEST(NoRemoteBits, BehindThePrimaryRegion) {
     }));
 }
 TEST_UNEMULATED(NoRemoteBits, WhereTheyFindNoRoom) { // an emulator takes no such limit
-    if (unit_sanitized) return;                        // whose own memory is more than that
+    if (unit_sanitized) return;                      // whose own memory is more than that
     EXPECT_FINE(in_child([] {
         unit_attach();
         expect_no_bits(64, [] {
@@ -330,6 +472,48 @@ TEST(RemoteBits, ManySlabsHaveThem) {
         EXPECT_EQ(seen.size(), slabs + 0u);
         EXPECT_GE(unit_check_slabs(), 0);
         EXPECT_EQ(std::set<void*>(all.begin(), all.end()).size(), all.size());
+    }));
+}
+
+// As with a list: a thread that begins with what one that ended took has its heap.
+TEST(RemoteBits, WhoNotesABlockFirstHasTheHeapThatItIsOf) {
+    EXPECT_FINE(in_child([] {
+        enum { size = 64 };
+        setenv("WEIR_OPTIONS", "release_floor=1g:hugepages=never", 1); // no helper
+        unit_attach();
+        struct heap *one = nullptr, *two = nullptr;
+        std::vector<void*> live;
+        {
+            Worker other;
+            std::thread([&] {
+                live = passed(other, size, 40);
+                one = unit_self();
+                EXPECT_TRUE(unit_takes_bits(unit_slice(live.back())));
+                std::thread([&] {
+                    unit_free(unit_alloc(size));
+                    two = unit_self();
+                    unit_end();
+                }).join();
+                unit_end();
+            }).join();
+        }
+        const auto heap_after = [&](const std::function<void()>& frees) {
+            struct heap* h = nullptr;
+            std::thread([&] {
+                frees();
+                unit_free(unit_alloc(size));
+                h = unit_self();
+                unit_end();
+            }).join();
+            return h;
+        };
+        EXPECT_EQ(heap_after([] {}), two); // in which less is in use
+        EXPECT_EQ(heap_after([&] {
+                      unit_free(live.back());
+                      EXPECT_EQ(unit_bits_count(unit_slice(live.back())), 1u);
+                  }),
+                  one);
+        EXPECT_GE(unit_check_slabs(), 0);
     }));
 }
 
@@ -411,8 +595,10 @@ class Owner {
         steps = 0;
         at = step;
         then = what;
-        stepping_start([](int, siginfo_t*, void*) {
-            if (++steps == at) does(then);
+        stepping_start([](int, siginfo_t*, void* context) {
+            if (++steps != at) return;
+            does(then);
+            stepping_ends(context);
         });
     }
     Owner()
@@ -441,7 +627,7 @@ class Owner {
 };
 
 // What the owner of a slab does while another thread frees a block of it.
-enum class Act { takes, lists, gives_up, ends_and_begins };
+enum class Act { takes, lists, gives_up, ends_and_begins, forks };
 void owner_acts(Act act, size_t size, std::vector<void*>& more) {
     const struct slice* s = unit_active(class_of(size));
     switch (act) {
@@ -459,12 +645,15 @@ void owner_acts(Act act, size_t size, std::vector<void*>& more) {
         unit_attach();
         more = many(2, size);
         break;
+    case Act::forks: // whose child has a bit that nobody is about to tell of
+        Forker::child_goes_on([] { return unit_check_slabs() >= 0; });
+        break;
     }
 }
 
 // No block is lost, or given out twice, whatever that is, and at whatever step.
 TEST_NATIVE(RemoteBits, TheOwnerGoesOnAtEachStep) {
-    for (Act act : {Act::takes, Act::lists, Act::gives_up, Act::ends_and_begins})
+    for (Act act : {Act::takes, Act::lists, Act::gives_up, Act::ends_and_begins, Act::forks})
         for (bool first : {false, true}) { // that is noted
             if (!first && act != Act::gives_up) continue;
             EXPECT_FINE(in_child([=] {
@@ -506,10 +695,62 @@ TEST_NATIVE(RemoteBits, TheOwnerGoesOnAtEachStep) {
                 EXPECT_GT(noted, (to - from) / 2u);
                 EXPECT_GT(before, 10u);
                 EXPECT_GT(behind, 10u);
+                EXPECT_EQ(Forker::bad, 0u);
                 unit_collect();
                 expect_nothing_left();
             }));
         }
+}
+
+// The other way round: another thread frees a block at each step of what the owner does.
+TEST_NATIVE(RemoteBits, OthersFreeAtEachStepOfTheOwners) {
+    for (Act act : {Act::takes, Act::lists, Act::gives_up})
+        EXPECT_FINE(in_child([=] {
+            enum { size = 1000, count = 6 };
+            windows_are_endless(":release=off");
+            unit_attach();
+            unsigned left = 0, taken = 0;
+            {
+                Owner frees;
+                const bool far = act == Act::gives_up; // the slab is left after many steps
+                for (unsigned step = 1; step <= (far ? 3000 : 700); step += far ? 41 : 4) {
+                    std::vector<void*> all, more;
+                    more.reserve(400);
+                    {
+                        Worker other;
+                        all = passed(other, size, count);
+                    }
+                    struct slice* s = unit_active(class_of(size));
+                    const auto free_last = [&] {
+                        unit_free(all.back());
+                        all.pop_back();
+                    };
+                    Owner::does(free_last);
+                    Owner::does(free_last);
+                    // Behind it there is one to take, or all is in use.
+                    while (act != Act::lists && unit_bits_count(s) != 0 && unit_has_in_bin(class_of(size)))
+                        more.push_back(unit_alloc(size));
+                    Owner::does_at(step, free_last);
+                    if (act == Act::lists) unit_collect();
+                    if (act == Act::takes) more.push_back(unit_alloc(size));
+                    while (act == Act::gives_up && unit_active(class_of(size)) == s && more.size() < 200)
+                        more.push_back(unit_alloc(size));
+                    stepping_stop();
+                    ASSERT_GE(unit_check_slabs(), 0) << int(act) << " " << step;
+                    (unit_bits_count(s) != 0 ? left : taken)++;
+                    std::set<void*> distinct(all.begin(), all.end());
+                    for (void* p : more) distinct.insert(p);
+                    ASSERT_EQ(distinct.size(), all.size() + more.size()) << int(act) << " " << step;
+                    for (void* p : distinct) unit_free(p);
+                    unit_collect();
+                    ASSERT_EQ(census().live_blocks, 0u) << int(act) << " " << step;
+                }
+            }
+            EXPECT_GT(taken, 0u);
+            EXPECT_EQ(left != 0, act == Act::takes); // else none is left behind
+            unit_collect();
+            expect_nothing_left();
+        }));
 }
 
 size_t child_size;

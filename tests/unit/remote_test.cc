@@ -34,8 +34,10 @@ TEST(Remote, FreesOfAnothersBlocksComeHome) {
                 for (void* p : again) unit_free(p);
             });
         }
-        EXPECT_GT(census().remote_frees, 400u);
+        const uint64_t remote_frees = census().remote_frees;
+        EXPECT_GT(remote_frees, 400u);
         owner.end();
+        EXPECT_EQ(census().remote_frees, remote_frees); // its heap's among them
         expect_nothing_left();
     }));
 }
