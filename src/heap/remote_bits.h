@@ -20,7 +20,9 @@
  *
  * All in one order (seq_cst): a bit that was not taken has a setter who sees that BITS, or `noted`, has gone.
  * `noted` is nobody's else, and does no harm beside a slab that came later. It lies with the bits, so that
- * the line of the slab's record stays in the caches of all who read it.
+ * the line of the slab's record stays in the caches of all who read it. The bits of the first 384 blocks are
+ * in the same line; the others have an array and a `noted_far` of their own, which slabs without so many
+ * blocks never touch.
  *
  * The owner, nudged, need not take in what is noted to see whether a block that it frees is: it looks at the
  * bit, some times, before it does.
@@ -69,12 +71,16 @@ WEIR_INLINE enum noted remote_bits_note(struct slice* s, uint32_t block) {
     /* Acquire: region_bits. The next look decides. */
     if (!remote_bits_are_used(load_acquire(&s->remote))) return NOTED_NOT;
     struct slice_bits* b = slice_bits(s);
+    bool near = block < SLICE_BITS_NEAR;
+    uint64_t* word = slice_bits_word(s, block / 64);
+    /* All addresses first: what follows the atomic operation waits for it. */
+    uint32_t* noted = near ? &b->noted : &b->noted_far;
+    weir_one_register(noted);
     uint64_t bit = 1ull << block % 64;
-    if (weir_unlikely((__atomic_fetch_or(&b->words[block / 64], bit, __ATOMIC_SEQ_CST) & bit) != 0))
-        return NOTED_TWICE;
+    if (weir_unlikely((__atomic_fetch_or(word, bit, __ATOMIC_SEQ_CST) & bit) != 0)) return NOTED_TWICE;
     if (weir_unlikely(!remote_bits_are_used(load_seq_cst(&s->remote)))) return NOTED_LATE;
-    if (weir_likely(load_seq_cst(&b->noted) != 0)) return NOTED_DONE;
-    __atomic_store_n(&b->noted, 1, __ATOMIC_SEQ_CST);
+    if (weir_likely(load_seq_cst(noted) != 0)) return NOTED_DONE;
+    __atomic_store_n(noted, 1, __ATOMIC_SEQ_CST);
     return NOTED_FIRST;
 }
 /* The block's bit was set when bits were not looked for any more. Whatever block it stands for now, to be
@@ -82,10 +88,11 @@ WEIR_INLINE enum noted remote_bits_note(struct slice* s, uint32_t block) {
 WEIR_FN block_t* remote_bits_late(struct slice* s, uint32_t block);
 
 /* Owner, or under the lock of the heap that lists the slab: the blocks whose bits are set, linked by address;
- * *count of them, the last one *last. They count as in use still. */
-WEIR_FN block_t* remote_bits_take(struct slice* s, block_t** last, uint32_t* count);
+ * *count of them, the last one *last. They count as in use still. `all`: also where that has not been noted.
+ */
+WEIR_FN block_t* remote_bits_take(struct slice* s, bool all, block_t** last, uint32_t* count);
 WEIR_INLINE bool remote_bit_is_set(const struct slice* s, uint32_t block) {
-    return (load_seq_cst(&slice_bits(s)->words[block / 64]) >> block % 64 & 1) != 0;
+    return (load_seq_cst(slice_bits_word(s, block / 64)) >> block % 64 & 1) != 0;
 }
 /* Owner, of an active slab, who frees a block of it while others are noted: whether to look at its bit is all
  * that it does now. What is noted stays; so does the nudge, which has it look again. */

@@ -143,7 +143,7 @@ WEIR_INLINE void remote_came(struct slice* s, uint32_t count) {
 static void noted_collect(struct slice* s, const char* call) {
     uint32_t count;
     block_t* last;
-    block_t* first = remote_bits_take(s, &last, &count);
+    block_t* first = remote_bits_take(s, false, &last, &count);
     if (count > slab_used(s)) {
         core_report("double-free", REPORT_FREED, first, call);
     } else if (count != 0) {

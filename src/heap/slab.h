@@ -48,7 +48,9 @@ WEIR_INLINE uint64_t remote_mark(block_t* p) {
 /* Whether blocks that others freed wait, as far as can be seen without order: noted in bits, where the remote
  * word, read with acquire, says that they are; in any way. */
 WEIR_INLINE bool slab_has_noted(const struct slice* s, uint64_t word) {
-    return (word & REMOTE_BITS) != 0 && load_relaxed(&slice_bits(s)->noted) != 0;
+    if ((word & REMOTE_BITS) == 0) return false;
+    const struct slice_bits* b = slice_bits(s);
+    return (load_relaxed(&b->noted) | load_relaxed(&b->noted_far)) != 0;
 }
 WEIR_INLINE bool slab_has_remote(const struct slice* s) {
     uint64_t word = load_acquire(&s->remote); /* acquire: region_bits */

@@ -411,7 +411,7 @@ static bool visitor_takes_noted(const struct view* v, struct sorting* l) {
     if (!slab_has_noted(s, load_acquire(&s->remote))) return true; /* acquire: region_bits */
     uint32_t count;
     block_t* last;
-    l->left = remote_bits_take(s, &last, &count);
+    l->left = remote_bits_take(s, false, &last, &count);
     return count == 0 || visitor_sorts_remote(v, l, count);
 }
 

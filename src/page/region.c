@@ -16,6 +16,7 @@ WEIR_VAR bool region_commit_strict;
 WEIR_VAR uint32_t region_memory_kind;
 WEIR_VAR uint32_t page_shift = 12;
 WEIR_VAR struct slice_bits* region_bits;
+WEIR_VAR struct slice_bits_far* region_bits_far;
 WEIR_VAR uint32_t region_bits_end;
 
 enum { RECORD_BYTES = sizeof(struct slice) + sizeof(struct slice_pages) };
@@ -224,34 +225,61 @@ WEIR_FN bool region_reach(struct region* r, uint32_t end) {
     return end <= r->committed || (end <= r->slices && region_commit(r, end));
 }
 
-/* Bytes of the array of bits for the slices below `end` of the primary region, in whole pages. */
-static size_t bits_bytes(uint32_t end) {
-    return align_up((end - regions[0].first) * sizeof(struct slice_bits), os_page_bytes());
+/* The two arrays of bits: reserved together, the near ones first. */
+static struct {
+    uintptr_t near, far;
+    size_t near_bytes, far_bytes; /* of them, accessible */
+} bit_arrays;
+/* Bytes of an array of `each` bytes a slice for the slices below `end`, in whole pages. */
+static size_t bits_bytes(uint32_t end, size_t each) {
+    return align_up((end - regions[0].first) * each, os_page_bytes());
 }
-static size_t bits_accessible;
+
+static bool bits_reserve(void) {
+    enum { near_each = sizeof(struct slice_bits), far_each = sizeof(struct slice_bits_far) };
+    const struct region* r = &regions[0];
+    size_t near_most = bits_bytes(r->slices, near_each);
+    size_t most = near_most + bits_bytes(r->slices, far_each);
+    uintptr_t near = (uintptr_t)os_reserve(most, os_page_bytes());
+    if (near == 0) return false;
+    huge_region(near, most, most); /* no part of it is ever huge */
+    bit_arrays.far = near + near_most;
+    region_bits = (struct slice_bits*)(near - r->first * (size_t)near_each);
+    region_bits_far = (struct slice_bits_far*)(bit_arrays.far - r->first * (size_t)far_each);
+    __atomic_signal_fence(__ATOMIC_SEQ_CST);
+    bit_arrays.near = near; /* last: a fork's child that finds it finds all */
+    return true;
+}
 
 WEIR_FN bool region_bits_reach(uint32_t end) {
     const struct region* r = &regions[0];
-    size_t most = bits_bytes(r->slices);
-    if (region_bits == NULL) {
-        struct slice_bits* array = os_reserve(most, os_page_bytes());
-        if (array == NULL) return false;
-        huge_region((uintptr_t)array, most, most); /* no part of it is ever huge */
-        region_bits = (struct slice_bits*)((uintptr_t)array - r->first * sizeof(struct slice_bits));
-    }
-    uintptr_t start = (uintptr_t)(region_bits + r->first);
-    bool reached = region_extend_records(start, &bits_accessible, bits_bytes(end), most);
-    /* Release: publishes region_bits to who finds that it needs not ask. */
-    store_release(&region_bits_end, r->first + (uint32_t)(bits_accessible / sizeof(struct slice_bits)));
-    return reached;
+    if (bit_arrays.near == 0 && !bits_reserve()) return false;
+    size_t near = bits_bytes(end, sizeof(struct slice_bits));
+    size_t far = bits_bytes(end, sizeof(struct slice_bits_far));
+    if (!region_extend_records(bit_arrays.near, &bit_arrays.near_bytes, near,
+                               bit_arrays.far - bit_arrays.near))
+        return false;
+    size_t far_most = bits_bytes(r->slices, sizeof(struct slice_bits_far));
+    if (!region_extend_records(bit_arrays.far, &bit_arrays.far_bytes, far, far_most)) return false;
+    size_t reached = bit_arrays.far_bytes / sizeof(struct slice_bits_far);
+    if (reached > bit_arrays.near_bytes / sizeof(struct slice_bits))
+        reached = bit_arrays.near_bytes / sizeof(struct slice_bits);
+    /* Release: publishes the arrays to who finds that it needs not ask. */
+    store_release(&region_bits_end, r->first + (uint32_t)reached);
+    return true;
 }
 
-/* What is behind the bits of the slices that are left goes, of `bytes`. */
-static void bits_trim(size_t bytes) {
-    size_t keep = bits_bytes(regions[0].slices);
-    if (keep < bits_accessible) keep = bits_accessible;
-    if (region_bits != NULL && keep < bytes)
-        os_unmap((char*)(region_bits + regions[0].first) + keep, bytes - keep);
+/* What is behind the bits of the slices that are left goes; there were as many slices before. */
+static void bits_trim(uint32_t before) {
+    if (bit_arrays.near == 0) return;
+    size_t near = bits_bytes(regions[0].slices, sizeof(struct slice_bits));
+    size_t far = bits_bytes(regions[0].slices, sizeof(struct slice_bits_far));
+    size_t far_most = bits_bytes(before, sizeof(struct slice_bits_far));
+    if (near < bit_arrays.near_bytes) near = bit_arrays.near_bytes;
+    if (far < bit_arrays.far_bytes) far = bit_arrays.far_bytes;
+    if (bit_arrays.near + near < bit_arrays.far)
+        os_unmap((void*)(bit_arrays.near + near), bit_arrays.far - bit_arrays.near - near);
+    if (far < far_most) os_unmap((void*)(bit_arrays.far + far), far_most - far);
 }
 
 WEIR_FN void region_trim(void) {
@@ -264,11 +292,11 @@ WEIR_FN void region_trim(void) {
     size_t records_end = pages_start - r->base;
     size_t records_keep = align_up((size_t)keep << SLICE_RECORD_SHIFT, os_page_bytes());
     if (records_keep < r->record_bytes) records_keep = r->record_bytes;
-    size_t bits = bits_bytes(r->slices);
+    uint32_t before = r->slices;
     r->committed = keep;
     r->slices = keep;
     region_publish();
-    bits_trim(bits);
+    bits_trim(before);
     if (records_keep < records_end) os_unmap((void*)(r->base + records_keep), records_end - records_keep);
     uintptr_t pages_end = r->base + ((uintptr_t)r->first << SLICE_SHIFT);
     size_t pages_keep = align_up((keep - r->first) * sizeof(struct slice_pages), os_page_bytes());

@@ -64,21 +64,35 @@ WEIR_INLINE struct slice* slice_of_pages(const struct region* r, const struct sl
     return region_slices(r) + (pages - (const struct slice_pages*)r->pages);
 }
 
-/* Words for the heap's use beside the slices of the primary region, in an array of their own: of those below
- * region_bits_end, 0 at first. Sync: both are written under the page lock; `end` is published with
+/* Bits for the heap's use beside the slices of the primary region, in two arrays of their own, so that a
+ * slice of which the first ones are used takes no more than a line of the cache: those of the slices below
+ * region_bits_end, 0 at first. Sync: all three are written under the page lock; `end` is published with
  * release. What the words say is the heap's. */
-enum { SLICE_BITS = 4096 };
+enum { SLICE_BITS = 4096, SLICE_BITS_NEAR = 384 };
 struct slice_bits {
-    uint64_t noted;
-    uint64_t words[SLICE_BITS / 64];
+    uint32_t noted;     /* some of `words` may be set */
+    uint32_t noted_far; /* some of the others may */
     uint32_t looks;
-    uint32_t unused[13]; /* to the next line of the cache */
+    uint32_t unused;
+    uint64_t words[SLICE_BITS_NEAR / 64];
 };
-static_assert(sizeof(struct slice_bits) == 576, "9 lines of the cache");
+struct slice_bits_far {
+    uint64_t words[(SLICE_BITS - SLICE_BITS_NEAR) / 64];
+};
+static_assert(sizeof(struct slice_bits) == 64, "one line of the cache");
 WEIR_VAR_DECL struct slice_bits* region_bits;
+WEIR_VAR_DECL struct slice_bits_far* region_bits_far;
 WEIR_VAR_DECL uint32_t region_bits_end;
 WEIR_INLINE struct slice_bits* slice_bits(const struct slice* s) {
     return region_bits + (s - region_slices(&regions[0]));
+}
+WEIR_INLINE struct slice_bits_far* slice_bits_far(const struct slice* s) {
+    return region_bits_far + (s - region_slices(&regions[0]));
+}
+/* Where word i of a slice's bits lies. */
+WEIR_INLINE uint64_t* slice_bits_word(const struct slice* s, uint32_t i) {
+    const uint32_t near = SLICE_BITS_NEAR / 64;
+    return i < near ? &slice_bits(s)->words[i] : &slice_bits_far(s)->words[i - near];
 }
 
 /* log2 of an OS page's bytes, and the number of them in a slice. Set by region_start. */

@@ -386,14 +386,15 @@ static const char* slab_wrong(const struct slice* s) {
         const struct slice_bits* b = slice_bits(s);
         uint32_t noted = 0;
         for (uint32_t i = 0; i < SLICE_BITS && wrong == NULL; i++) {
-            if ((b->words[i / 64] >> i % 64 & 1) == 0) continue;
+            if ((load_relaxed(slice_bits_word(s, i / 64)) >> i % 64 & 1) == 0) continue;
+            if ((i < SLICE_BITS_NEAR ? b->noted : b->noted_far) == 0) return "bits that nobody looks for";
             if (i >= slab_class(s)->capacity) return "the bit of no block";
             mark(seen, s, (const block_t*)(slice_address(s) + (size_t)i * slab_class(s)->bytes), SEEN_FREE,
                  &wrong);
             noted++;
         }
         if (wrong != NULL) return wrong;
-        if (noted != 0 && (!bits || b->noted == 0)) return "bits that nobody looks for";
+        if (noted != 0 && !bits) return "bits that nobody looks for";
         count += noted;
     }
     if (bits && (s->owner == NULL || s->listed == LISTED_AVAILABLE || s->listed == LISTED_SCARCE))

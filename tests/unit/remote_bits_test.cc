@@ -90,6 +90,45 @@ TEST(RemoteBits, WhatOthersFreeIsNotWrittenTo) {
             }));
 }
 
+// Of the slabs of the smallest blocks most bits lie in an array of their own.
+TEST(RemoteBits, BlocksFarIntoASlabHaveThem) {
+    for (bool ends : {false, true})
+        EXPECT_FINE(in_child([=] {
+            enum { size = 16, count = 3000 };
+            unit_attach();
+            Worker owner, other;
+            std::vector<void*> all, some;
+            struct slice* s = nullptr;
+            owner.does([&] {
+                all = passed(other, size, count);
+                some = last_of(all, count);
+                s = unit_active(class_of(size));
+            });
+            const auto frees = [&](size_t from, size_t to) {
+                for (size_t i = from; i < to; i++) unit_free(some[i]);
+            };
+            other.does([&] { frees(count / 2, count); }); // none of the first ones
+            EXPECT_EQ(unit_bits_count(s), count / 2 + 0u);
+            EXPECT_GE(unit_check_slabs(), 0);
+            other.does([&] { frees(0, count / 2); });
+            EXPECT_EQ(unit_bits_count(s), count + 0u);
+            EXPECT_GE(unit_check_slabs(), 0);
+            owner.does([&] {
+                if (ends) {
+                    unit_collect();
+                    EXPECT_EQ(census().live_blocks, all.size() - count);
+                    return;
+                }
+                const std::vector<void*> next = many(count + 500, size);
+                std::set<void*> distinct(next.begin(), next.end());
+                EXPECT_EQ(distinct.size(), next.size());
+                for (void* p : some) EXPECT_EQ(distinct.count(p), 1u);
+            });
+            EXPECT_EQ(unit_bits_count(s), 0u);
+            EXPECT_GE(unit_check_slabs(), 0);
+        }));
+}
+
 // However many others come between, and whatever the program wrote meanwhile: also by the owner, at whichever
 // of its frees.
 TEST(RemoteBits, ASecondFreeIsToldAtTheCall) {
