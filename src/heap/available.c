@@ -77,13 +77,6 @@ WEIR_FN struct slice* available_best(const struct heap* h, unsigned c) {
     return best;
 }
 
-WEIR_FN void available_change(struct heap* h, struct slice* s, struct slice* other) {
-    unlist(h, other);
-    remote_bits_end(s);
-    list(h, s);
-    exposure_arm(h, s, slab_used(s));
-}
-
 WEIR_FN struct slice* available_take(struct heap* h, unsigned c, bool resident) {
     /* Relaxed: others only take away. */
     if (load_relaxed(&h->available[c]) == NULL) return NULL;
@@ -220,6 +213,14 @@ static bool release_if_empty(struct heap* h, struct slice* s) {
     exposure_lose(h, s);
     slab_release(s);
     return true;
+}
+
+WEIR_FN void available_change(struct heap* h, struct slice* s, struct slice* other) {
+    unlist(h, other);
+    remote_bits_end(s);
+    list(h, s);
+    exposure_arm(h, s, slab_used(s));
+    release_if_empty(h, s); /* others may have noted all of it meanwhile */
 }
 
 /* The caller has given the slab a block and may no longer rely on anything it says: by now it may have

@@ -132,12 +132,8 @@ WEIR_FN void census_take(struct census* t) {
         t->committed_bytes +=
             ((uint64_t)(r->committed - r->first) << SLICE_SHIFT) + r->record_bytes + r->pages_bytes;
     }
-    if (region_bits_end != 0) {
-        uint64_t bits = (uint64_t)(region_bits_end - regions[0].first) *
-                        (sizeof(struct slice_bits) + sizeof(struct slice_bits_far));
-        t->record_bytes += bits;
-        t->committed_bytes += bits;
-    }
+    t->record_bytes += region_bits_bytes();
+    t->committed_bytes += region_bits_bytes();
     os_lock_give(&page_lock);
 }
 

@@ -149,7 +149,6 @@ static void slab_free_from(struct heap* h, struct slice* s, block_t* p, bool ful
             direct_begin(h, s, slab_used(s), count);
         else if (held)
             exposure_advance(h, s);
-        if (h->active[s->size_class] == s) remote_bits_begin(s);
         if (held) os_lock_give(&h->lock);
         if (direct && !again) {
             bin_return(h, s->size_class, call);

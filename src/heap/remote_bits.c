@@ -23,7 +23,8 @@ static bool bits_reach(const struct slice* s) {
 }
 
 WEIR_FN void remote_bits_begin_now(struct slice* s) {
-    if (s->region != 0 || tag_is_on() || full_is_on() || !bits_reach(s)) return;
+    if (s->region != 0 || tag_is_on() || !bits_reach(s)) return;
+    weir_assert(!full_is_on()); /* which fills no bins */
     weir_assert(slab_class(s)->capacity <= SLICE_BITS);
     __atomic_fetch_or(&s->remote, REMOTE_BITS, __ATOMIC_SEQ_CST);
 }
@@ -73,7 +74,7 @@ WEIR_FN block_t* remote_bits_take(struct slice* s, bool all, block_t** last, uin
     block_t* first = NULL;
     *count = 0;
     store_relaxed(&b->looks, 0u);
-    if (near < words && (all || load_relaxed(&b->noted_far) != 0)) {
+    if (all || load_relaxed(&b->noted_far) != 0) {
         (void)__atomic_exchange_n(&b->noted_far, 0, __ATOMIC_SEQ_CST);
         first = words_take(s, near, words, first, last, count);
     }
@@ -102,6 +103,8 @@ WEIR_FN bool remote_bits_have(const struct slice* s, const void* p) {
 
 WEIR_FN void remote_bits_forget(struct slice* s) {
     if (!remote_bits_are_used(load_relaxed(&s->remote))) return;
+    store_relaxed(&slice_bits(s)->noted, 0u);
+    store_relaxed(&slice_bits(s)->noted_far, 0u);
     for (uint32_t i = words_of(s); i-- > 0;) store_relaxed(slice_bits_word(s, i), (uint64_t)0);
 }
 

@@ -3,7 +3,7 @@
  *   remote word of the slab           REMOTE_BITS: others set bits
  *   beside it, a bit for each block   noted: some may be set     | 1 . . 1 . . | . . . . . . | ...
  *
- * Where others free what a thread takes, a list through the blocks costs both of them: who
+ * Where others free most of what a thread takes of a class, a list through the blocks costs both of them: who
  * frees a block writes to its line, and waits for it with the atomic operation behind; the owner is led by
  * each link to a line that another processor wrote last. Here who frees sets one bit, which says too whether
  * it has been set before, and the owner, who takes all of them, writes the links itself.
@@ -19,10 +19,10 @@
  *   3 `noted` is, and set
  *
  * All in one order (seq_cst): a bit that was not taken has a setter who sees that BITS, or `noted`, has gone.
- * `noted` is nobody's else, and does no harm beside a slab that came later. It lies with the bits, so that
- * the line of the slab's record stays in the caches of all who read it. The bits of the first 384 blocks are
- * in the same line; the others have an array and a `noted_far` of their own, which slabs without so many
- * blocks never touch.
+ * `noted` is nobody's else: set beside a slab that came later it has one look for nothing. It lies with the
+ * bits, so that the line of the slab's record stays in the caches of all who read it. The bits of the first
+ * 384 blocks are in the same line; the others have an array and a `noted_far` of their own, which slabs
+ * without so many blocks never touch.
  *
  * The owner, nudged, need not take in what is noted to see whether a block that it frees is: it looks at the
  * bit, some times, before it does.
@@ -80,7 +80,8 @@ WEIR_INLINE enum noted remote_bits_note(struct slice* s, uint32_t block) {
     if (weir_unlikely((__atomic_fetch_or(word, bit, __ATOMIC_SEQ_CST) & bit) != 0)) return NOTED_TWICE;
     if (weir_unlikely(!remote_bits_are_used(load_seq_cst(&s->remote)))) return NOTED_LATE;
     if (weir_likely(load_seq_cst(noted) != 0)) return NOTED_DONE;
-    __atomic_store_n(noted, 1, __ATOMIC_SEQ_CST);
+    /* An exchange: the look at the nudge comes after it (as in os_lock_give_waking). */
+    (void)__atomic_exchange_n(noted, 1, __ATOMIC_SEQ_CST);
     return NOTED_FIRST;
 }
 /* The block's bit was set when bits were not looked for any more. Whatever block it stands for now, to be

@@ -218,7 +218,7 @@ WEIR_FN bool slab_leave(struct slice* s) {
 }
 
 WEIR_FN void slab_nudge(struct slice* s) {
-    void* owner = load_relaxed(&s->owner);
+    void* owner = load_seq_cst(&s->owner); /* after what the caller did to have blocks seen */
     if (owner == NULL || ((uintptr_t)owner & OWNER_NUDGED) != 0) return;
     /* Fails where the slab changed hands meanwhile; whoever took it took the blocks in. */
     cas_acq_rel(&s->owner, &owner, (void*)((uintptr_t)owner | OWNER_NUDGED));

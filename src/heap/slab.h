@@ -45,13 +45,13 @@ WEIR_INLINE uint64_t remote_mark(block_t* p) {
     p->seal = mark;
     return 0;
 }
-/* Whether blocks that others freed wait, as far as can be seen without order: noted in bits, where the remote
- * word, read with acquire, says that they are; in any way. */
+/* Whether others noted blocks in bits; `word`: the remote word, read with acquire. */
 WEIR_INLINE bool slab_has_noted(const struct slice* s, uint64_t word) {
     if ((word & REMOTE_BITS) == 0) return false;
     const struct slice_bits* b = slice_bits(s);
     return (load_relaxed(&b->noted) | load_relaxed(&b->noted_far)) != 0;
 }
+/* Whether blocks that others freed wait, on the list or noted; what comes in now may be missed. */
 WEIR_INLINE bool slab_has_remote(const struct slice* s) {
     uint64_t word = load_acquire(&s->remote); /* acquire: region_bits */
     return remote_count(word) != 0 || slab_has_noted(s, word);

@@ -256,9 +256,8 @@ WEIR_FN bool region_bits_reach(uint32_t end) {
     if (bit_arrays.near == 0 && !bits_reserve()) return false;
     size_t near = bits_bytes(end, sizeof(struct slice_bits));
     size_t far = bits_bytes(end, sizeof(struct slice_bits_far));
-    if (!region_extend_records(bit_arrays.near, &bit_arrays.near_bytes, near,
-                               bit_arrays.far - bit_arrays.near))
-        return false;
+    size_t near_most = bits_bytes(r->slices, sizeof(struct slice_bits));
+    if (!region_extend_records(bit_arrays.near, &bit_arrays.near_bytes, near, near_most)) return false;
     size_t far_most = bits_bytes(r->slices, sizeof(struct slice_bits_far));
     if (!region_extend_records(bit_arrays.far, &bit_arrays.far_bytes, far, far_most)) return false;
     size_t reached = bit_arrays.far_bytes / sizeof(struct slice_bits_far);
@@ -268,6 +267,8 @@ WEIR_FN bool region_bits_reach(uint32_t end) {
     store_release(&region_bits_end, r->first + (uint32_t)reached);
     return true;
 }
+
+WEIR_FN size_t region_bits_bytes(void) { return bit_arrays.near_bytes + bit_arrays.far_bytes; }
 
 /* What is behind the bits of the slices that are left goes; there were as many slices before. */
 static void bits_trim(uint32_t before) {

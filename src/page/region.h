@@ -125,6 +125,8 @@ WEIR_FN bool region_reach(struct region* r, uint32_t end);
 /* Make the bits of the slices of the primary region below `end` accessible, under the page lock. False:
  * refused. */
 WEIR_FN bool region_bits_reach(uint32_t end);
+/* Bytes of the arrays of bits that are accessible; the same. */
+WEIR_FN size_t region_bits_bytes(void);
 /* Unmap what lies behind the frontier of the primary region, which then grows no more; under the page
  * lock. */
 WEIR_FN void region_trim(void);

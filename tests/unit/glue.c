@@ -131,6 +131,8 @@ uint64_t unit_remote_count(const struct slice* s) { return slab_waiting(s); }
 bool unit_has_in_bin(unsigned c) { return heap_self()->bins[c].head != NULL; }
 void unit_push_remote(void* p) { (void)slab_push_remote(unit_slice(p), p, p, 1, 0); }
 bool unit_takes_bits(const struct slice* s) { return remote_bits_are_used(load_acquire(&s->remote)); }
+bool unit_has_remote(const struct slice* s) { return slab_has_remote(s); }
+bool unit_bits_far(const struct slice* s) { return slice_bits(s)->noted_far != 0; }
 uint64_t unit_bits_count(const struct slice* s) { return remote_bits_count(s); }
 bool unit_is_unowned(const struct slice* s) { return (load_acquire(&s->remote) & REMOTE_UNOWNED) != 0; }
 bool unit_is_doubted(const struct slice* s) { return (load_acquire(&s->remote) & REMOTE_DOUBTED) != 0; }

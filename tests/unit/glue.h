@@ -68,6 +68,8 @@ uint64_t unit_remote_count(const struct slice* s); /* blocks that others freed: 
 void unit_push_remote(void* p);                    /* of a slab that somebody owns: onto its list */
 bool unit_takes_bits(const struct slice* s);       /* others set bits of it */
 uint64_t unit_bits_count(const struct slice* s);
+bool unit_bits_far(const struct slice* s);   /* some of those beyond the line that all slabs have are noted */
+bool unit_has_remote(const struct slice* s); /* a look says that others freed blocks */
 bool unit_is_unowned(const struct slice* s);
 bool unit_is_doubted(const struct slice* s); /* what waits on the remote list is to be followed */
 bool unit_is_mine(const struct slice* s);

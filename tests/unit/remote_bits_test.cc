@@ -205,7 +205,8 @@ TEST(RemoteBits, AListComesBesideThem) {
                 unit_free(all[i]); // the first one goes, three wait in its outbox
         });
         EXPECT_EQ(unit_remote_count(s), 1u);
-        unit_free(all.back()); // looks, and sees to it that others set bits
+        passed(other, size, 10);
+        ASSERT_EQ(unit_active(class_of(size)), s);
         ASSERT_TRUE(unit_takes_bits(s));
         other.does([&] {
             for (unsigned i = 4; i < 9; i++) unit_free(all[i]);
@@ -276,8 +277,7 @@ TEST(RemoteBits, ASlabThatLeavesItsPlaceTakesNone) {
                 }
                 while (unit_active(class_of(size)) == s) all.push_back(unit_alloc(size));
             });
-            EXPECT_FALSE(full && unit_takes_bits(s));
-            EXPECT_EQ(unit_bits_count(s), 0u);
+            EXPECT_FALSE(unit_takes_bits(s));
             EXPECT_GE(unit_check_slabs(), 0);
             void* last = full ? all[0] : last_of(all, count + 1)[0];
             EXPECT_TRUE(!full || unit_is_unowned(unit_slice(last)));
@@ -313,11 +313,14 @@ TEST(RemoteBits, AFullSlabThatIsExchangedTakesNone) {
             for (size_t k = 0; k < all.size() && own.size() < 2; k++)
                 if (all[k] != nullptr && unit_slice(all[k]) == s) own.push_back(k);
             if (own.size() < 2) continue;
-            other.does([&] { unit_free(all[own[0]]); });
-            unit_free(all[own[1]]); // looks
+            other.does([&] {
+                for (size_t k : own) unit_free(all[k]);
+            });
+            for (size_t k : own) all[k] = unit_alloc(size); // takes them in
             const bool bits = unit_takes_bits(s);
-            for (size_t k : own) all[k] = unit_alloc(size);
-            while (unit_active(class_of(size)) == s && unit_used(s) < each) all.push_back(unit_alloc(size));
+            while (unit_active(class_of(size)) == s &&
+                   (unit_used(s) < each || unit_has_in_bin(class_of(size))))
+                all.push_back(unit_alloc(size));
             for (size_t k = 0; k < enough; k++) unit_free(std::exchange(all[i * each + k], nullptr));
             const bool shared = unit_is_shared(s) && unit_active(class_of(size)) == s;
             all.push_back(unit_alloc(size));
@@ -472,40 +475,52 @@ TEST_UNEMULATED(NoRemoteBits, WhereTheyFindNoRoom) { // an emulator takes no suc
     }));
 }
 
-// Reserved addresses count against a limit: those for bits go with those for blocks.
+// Reserved addresses count against a limit: those for bits go with those for blocks, but for what the slices
+// that are left may need.
 TEST_UNEMULATED(RemoteBits, TheirRoomGoesWithTheRegions) {
     if (unit_sanitized) return; // whose own memory is more than that
     EXPECT_FINE(in_child([] {
+        constexpr size_t step = size_t{64} << 20; // of blocks, for whose bits room is made at a time
+        windows_are_endless(":thread_kept_max=0:release_floor=1g");
         unit_attach();
         Worker other;
         if (tag_is_on()) return;
         passed(other, 64, 10);
         ASSERT_TRUE(unit_takes_bits(unit_active(class_of(64))));
         EXPECT_GT(address_space(), rlim_t{1} << 33);
+        void* before = unit_alloc(step);
+        void* room = unit_alloc(step / 8);
+        ASSERT_GT(unit_slice(room), unit_slice(before));
         span_trim();
         EXPECT_LT(address_space(), rlim_t{1} << 30);
-        passed(other, 128, 100);
-        EXPECT_TRUE(unit_takes_bits(unit_active(class_of(64)))); // of slices from before
+        unit_free(room);
+        unit_collect();
+        passed(other, 128, 10);
+        const struct slice* s = unit_active(class_of(128));
+        EXPECT_GT(s, unit_slice(before));
+        EXPECT_EQ(s->region, 0u);
+        EXPECT_TRUE(unit_takes_bits(s));
     }));
 }
 
 // Each slab has its own, wherever it lies.
 TEST(RemoteBits, ManySlabsHaveThem) {
     EXPECT_FINE(in_child([] {
-        enum { size = 512, slabs = 300 }; // more than one step of what is accessible
+        enum { size = 16, count = 500, slabs = 200 }; // more than one step of what has room
         unit_attach();
         Worker other;
         std::set<struct slice*> seen;
         std::vector<void*> all;
         for (unsigned i = 0; i < slabs; i++) {
-            std::vector<void*> some = passed(other, size, 8);
+            std::vector<void*> some = passed(other, size, count);
             struct slice* s = unit_active(class_of(size));
             seen.insert(s);
             other.does([&] {
-                for (void* p : last_of(some, 8)) unit_free(p);
+                for (void* p : last_of(some, count)) unit_free(p);
             });
-            EXPECT_EQ(unit_bits_count(s), tag_is_on() ? 0u : 8u);
-            all.insert(all.end(), some.begin(), some.end() - 8);
+            EXPECT_EQ(unit_bits_count(s), tag_is_on() ? 0u : count + 0u);
+            EXPECT_TRUE(tag_is_on() || unit_bits_far(s));
+            all.insert(all.end(), some.begin(), some.end() - count);
             while (unit_active(class_of(size)) == s) all.push_back(unit_alloc(size));
         }
         EXPECT_EQ(seen.size(), slabs + 0u);
@@ -568,7 +583,7 @@ TEST(RemoteBits, ManyTakeAndManyFree) {
             };
             static std::atomic<Stamp*> places[slots];
             static std::atomic<uint64_t> to_free;
-            static std::atomic<unsigned> twice;
+            static std::atomic<unsigned> twice, noting;
             const uint64_t count = unit_rounds(200000);
             to_free = count * takers;
             std::vector<std::thread> threads;
@@ -581,6 +596,7 @@ TEST(RemoteBits, ManyTakeAndManyFree) {
                         Stamp* p = static_cast<Stamp*>(unit_alloc(size));
                         memset(static_cast<void*>(p), 0, size);
                         if (p->in_use.exchange(1) != 0) twice++;
+                        noting += unit_takes_bits(unit_slice(p));
                         for (unsigned at = seed >> 50;; at++) {
                             Stamp* none = nullptr;
                             if (places[at % slots].compare_exchange_strong(none, p)) break;
@@ -614,6 +630,7 @@ TEST(RemoteBits, ManyTakeAndManyFree) {
             ends = true;
             visitor.join();
             EXPECT_EQ(twice, 0u);
+            EXPECT_GT(noting, 0u);
             EXPECT_GE(unit_check_slabs(), 0);
             unit_collect();
             expect_nothing_left();
@@ -671,7 +688,7 @@ void owner_acts(Act act, size_t size, std::vector<void*>& more) {
     const struct slice* s = unit_active(class_of(size));
     switch (act) {
     case Act::takes:
-        more = many(40, size);
+        more = many(size < 64 ? 600 : 40, size);
         break;
     case Act::lists:
         unit_collect();
@@ -690,55 +707,69 @@ void owner_acts(Act act, size_t size, std::vector<void*>& more) {
     }
 }
 
-// No block is lost, or given out twice, whatever that is, and at whatever step.
+// No block is lost, or given out twice, whatever that is, and at whatever step. `first`: it is the first one
+// that is noted.
+struct OwnerActs {
+    Act act;
+    size_t size;
+    bool first;
+};
+constexpr OwnerActs owners_acts[] = {
+    {Act::takes, 1000, true},
+    {Act::lists, 1000, true},
+    {Act::gives_up, 1000, true},
+    {Act::gives_up, 1000, false},
+    {Act::ends_and_begins, 1000, true},
+    {Act::forks, 1000, true},
+    {Act::takes, 16, true},
+    {Act::lists, 16, true}, // its bit is one of the far ones
+};
 TEST_NATIVE(RemoteBits, TheOwnerGoesOnAtEachStep) {
-    for (Act act : {Act::takes, Act::lists, Act::gives_up, Act::ends_and_begins, Act::forks})
-        for (bool first : {false, true}) { // that is noted
-            if (!first && act != Act::gives_up) continue;
-            EXPECT_FINE(in_child([=] {
-                enum { size = 1000, count = 4, from = 100, to = 320 }; // steps: its bit is set on the way
-                windows_are_endless(":release=off");
-                unit_attach();
-                unsigned noted = 0, before = 0, behind = 0;
-                {
-                    Owner owner;
-                    for (unsigned step = from; step <= to; step++) {
-                        std::vector<void*> all, more;
-                        Owner::does([&] {
-                            Worker other;
-                            all = passed(other, size, count);
-                            noted += unit_takes_bits(unit_active(class_of(size)));
-                        });
-                        if (!first) {
-                            unit_free(all.back());
-                            all.pop_back();
-                        }
-                        Owner::does_at(step, [&] {
-                            const bool set = unit_bits_count(unit_active(class_of(size))) == 1u + !first;
-                            (set ? behind : before)++;
-                            owner_acts(act, size, more);
-                        });
+    for (const auto& [act, size, first] : owners_acts)
+        EXPECT_FINE(in_child([act = act, size = size, first = first] {
+            enum { from = 100, to = 320 }; // steps: its bit is set on the way
+            const size_t count = size == 16 ? 500 : 4;
+            windows_are_endless(":release=off");
+            unit_attach();
+            unsigned noted = 0, before = 0, behind = 0;
+            {
+                Owner owner;
+                for (unsigned step = from; step <= to; step++) {
+                    std::vector<void*> all, more;
+                    Owner::does([&] {
+                        Worker other;
+                        all = passed(other, size, count);
+                        noted += unit_takes_bits(unit_active(class_of(size)));
+                    });
+                    if (!first) {
                         unit_free(all.back());
-                        stepping_stop();
-                        ASSERT_GE(unit_check_slabs(), 0) << int(act) << " " << step;
                         all.pop_back();
-                        std::set<void*> distinct(all.begin(), all.end());
-                        for (void* p : more) distinct.insert(p);
-                        ASSERT_EQ(distinct.size(), all.size() + more.size());
-                        for (void* p : distinct) unit_free(p);
-                        unit_collect();
-                        Owner::does([] { unit_collect(); });
-                        ASSERT_EQ(census().live_blocks, 0u) << int(act) << " " << step;
                     }
+                    Owner::does_at(step, [&] {
+                        const bool set = unit_bits_count(unit_active(class_of(size))) == 1u + !first;
+                        (set ? behind : before)++;
+                        owner_acts(act, size, more);
+                    });
+                    unit_free(all.back());
+                    stepping_stop();
+                    ASSERT_GE(unit_check_slabs(), 0) << int(act) << " " << step;
+                    all.pop_back();
+                    std::set<void*> distinct(all.begin(), all.end());
+                    for (void* p : more) distinct.insert(p);
+                    ASSERT_EQ(distinct.size(), all.size() + more.size());
+                    for (void* p : distinct) unit_free(p);
+                    unit_collect();
+                    Owner::does([] { unit_collect(); });
+                    ASSERT_EQ(census().live_blocks, 0u) << int(act) << " " << step;
                 }
-                EXPECT_GT(noted, (to - from) / 2u);
-                EXPECT_GT(before, 10u);
-                EXPECT_GT(behind, 10u);
-                EXPECT_EQ(Forker::bad, 0u);
-                unit_collect();
-                expect_nothing_left();
-            }));
-        }
+            }
+            EXPECT_GT(noted, (to - from) / 2u);
+            EXPECT_GT(before, 10u);
+            EXPECT_GT(behind, 10u);
+            EXPECT_EQ(Forker::bad, 0u);
+            unit_collect();
+            expect_nothing_left();
+        }));
 }
 
 // The other way round: another thread frees a block at each step of what the owner does.
@@ -800,6 +831,7 @@ bool child_has_slabs() {
         if (p == nullptr) return false;
         memset(p, 0x5a, child_size);
     }
+    if (unit_has_remote(unit_active(class_of(child_size)))) return false; // nobody is left who frees
     return !child_checks || unit_check_slabs() >= 0;
 }
 
