@@ -96,8 +96,7 @@ static WEIR_COLD uint32_t list_cut(struct slice* s, block_t** first, uint32_t gi
     return given;
 }
 
-/* Of a direct slab, whose own frees no list shows: whether there were as many since the last look as others'.
- */
+/* Of a direct slab, whose own frees no list shows: whether more came since the last look than others'. */
 static bool frees_own(const struct slice* s) {
     return slab_is_direct(s) && direct_freed(s) > slab_waiting(s);
 }

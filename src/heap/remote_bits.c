@@ -44,8 +44,7 @@ WEIR_FN block_t* remote_bits_late(struct slice* s, uint32_t block) {
     return (block_t*)(slice_address(s) + (size_t)block * slab_class(s)->bytes);
 }
 
-/* The blocks whose bits are set in words [from, end) come before those of the list that starts with `first`.
- */
+/* Blocks whose bits are set in words [from, end) come before those of the list that starts with `first`. */
 static block_t* words_take(struct slice* s, uint32_t from, uint32_t end, block_t* first, block_t** last,
                            uint32_t* count) {
     const uint32_t bytes = slab_class(s)->bytes;

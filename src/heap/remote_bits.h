@@ -84,13 +84,12 @@ WEIR_INLINE enum noted remote_bits_note(struct slice* s, uint32_t block) {
     (void)__atomic_exchange_n(noted, 1, __ATOMIC_SEQ_CST);
     return NOTED_FIRST;
 }
-/* The block's bit was set when bits were not looked for any more. Whatever block it stands for now, to be
- * freed in the other way; NULL: somebody has taken it. */
+/* The block's bit was set after BITS had ended. Takes it back, and returns the block of the slab that is
+ * there by then, which goes to the remote list instead; NULL: somebody has taken it. */
 WEIR_FN block_t* remote_bits_late(struct slice* s, uint32_t block);
 
 /* Owner, or under the lock of the heap that lists the slab: the blocks whose bits are set, linked by address;
- * *count of them, the last one *last. They count as in use still. `all`: also where that has not been noted.
- */
+ * *count of them, the last one *last. They count as in use still. `all`: whatever `noted_far` says. */
 WEIR_FN block_t* remote_bits_take(struct slice* s, bool all, block_t** last, uint32_t* count);
 WEIR_INLINE bool remote_bit_is_set(const struct slice* s, uint32_t block) {
     return (load_seq_cst(slice_bits_word(s, block / 64)) >> block % 64 & 1) != 0;
