@@ -1,4 +1,4 @@
-/* slice.h: the 64-byte record of each 64 KiB slice, and how a pointer finds it by arithmetic.
+/* slice.h: the record of each 64 KiB slice, and how a pointer finds it by arithmetic.
  *
  * The heap reads and writes the records of its slabs; the page layer those of free spans; nobody else.
  * A record never lies next to user data. It deliberately does not know size classes or threads: the
@@ -12,7 +12,7 @@
 #include "base/atomic.h"
 #include "base/compiler.h"
 
-enum { SLICE_SHIFT = 16, SLICE_BYTES = 1 << SLICE_SHIFT, SLICE_RECORD_SHIFT = 6 };
+enum { SLICE_SHIFT = 16, SLICE_BYTES = 1 << SLICE_SHIFT, SLICE_RECORD_SHIFT = 7 };
 
 enum slice_kind {
     SLICE_NONE = 0,  /* inside a span, beyond the frontier, or a record array's own */
@@ -63,7 +63,10 @@ enum {
  *  Sync: the fields of a slab belong to its owner, who writes them with plain stores, but for `remote`
  *  (atomic) and `owner` (relaxed atomic: any thread compares it with itself, and only that thread ever
  *  stores that value; others may add a bit to it, which makes the compare fail). All other records and the
- * span fields: the page lock. */
+ * span fields: the page lock.
+ *  Two lines of the cache, of which the second is empty: a processor that fetches a line often fetches the
+ * other one of its pair as well (Intel's optimization manual: the spatial prefetcher), and would take it from
+ * the thread whose slab is the next one, at each of its frees. */
 struct slice {
     void* owner; /* owner word of the heap; NULL: nobody's, or no slab */
     union {
@@ -102,8 +105,9 @@ struct slice {
     uint8_t flags;
     int8_t small_class; /* slab: size_class where the fast path serves it, else -1 */
     uint8_t domain;     /* opaque to page and heap: who may touch the blocks */
-};
-static_assert(sizeof(struct slice) == 64, "one cache line, found by a shift of 6");
+} __attribute__((aligned(1 << SLICE_RECORD_SHIFT)));
+static_assert(sizeof(struct slice) == 128, "two lines of the cache, found by a shift of 7");
+static_assert(offsetof(struct slice, domain) < 64, "of which the second is empty");
 
 /* The first record of the span that record s is of, where s says so; s itself elsewhere. */
 WEIR_INLINE struct slice* slice_first(struct slice* s) {
@@ -144,6 +148,6 @@ struct slice_pages {
     uint16_t used[SLICE_PAGES_MAX]; /* slab: blocks that start on the page, are built and not on its list */
     struct slice_pages* mark_next;
 };
-static_assert(sizeof(struct slice_pages) == 96, "a slice's share of metadata is 160 bytes in 65536");
+static_assert(sizeof(struct slice_pages) == 96, "a slice's share of metadata is 224 bytes in 65536");
 
 #endif
