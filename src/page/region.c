@@ -72,17 +72,20 @@ WEIR_FN struct slice* slice_find(const void* p) {
 }
 
 /* Lay a region's records out at its start and make the first of them accessible. The slices that hold the
- * records have records of their own, but none for their pages. */
+ * records have records of their own, to which nobody writes, but none for their pages. */
 static bool region_enter(struct region* r, void* base, size_t bytes) {
     size_t page = os_page_bytes();
     size_t slices = bytes >> SLICE_SHIFT;
     size_t records = align_up(slices << SLICE_RECORD_SHIFT, SLICE_BYTES);
     size_t first = (records + align_up(slices * sizeof(struct slice_pages), SLICE_BYTES)) >> SLICE_SHIFT;
     /* Enough for the record array's own slices and a first batch. */
-    size_t record_bytes = align_up((first << SLICE_RECORD_SHIFT) + 4 * KIB, page);
+    size_t record_bytes = align_up((first << SLICE_RECORD_SHIFT) + 8 * KIB, page);
     if (record_bytes > records) record_bytes = records;
+    size_t own = align_down(first << SLICE_RECORD_SHIFT, page);
     huge_region((uintptr_t)base, first << SLICE_SHIFT, bytes);
-    if (!os_commit(base, record_bytes) || !os_commit((char*)base + records, page)) return false;
+    if (own != 0 && !os_commit_zeroes(base, own)) return false;
+    if (!os_commit((char*)base + own, record_bytes - own) || !os_commit((char*)base + records, page))
+        return false;
     weir_assert(load_relaxed(&r->visitors) == 0);
     *r = (struct region){.base = (uintptr_t)base,
                          .slices = (uint32_t)slices,
@@ -135,7 +138,9 @@ WEIR_FN struct region* region_add(uint32_t slices) {
     uint32_t row = 1;
     while (row < region_count && regions[row].base != 0) row++;
     if (row == REGION_COUNT_MAX) return NULL;
-    size_t records = ((size_t)slices + 128) * RECORD_BYTES + (size_t)2 * SLICE_BYTES;
+    /* Slices that hold records, and what rounding to a granule adds, have records, too. */
+    static_assert(RECORD_BYTES < SLICE_BYTES / 256, "they are fewer than one in 256");
+    size_t records = ((size_t)slices + slices / 256 + 128) * RECORD_BYTES + (size_t)2 * SLICE_BYTES;
     size_t least = align_up(((size_t)slices << SLICE_SHIFT) + records, REGION_GRANULE);
     size_t bytes = (64 * MIB) << (row < 256 ? row / 16 : 16);
     /* Where address space is scarce, each region is small, so that it can go back when it is free. */

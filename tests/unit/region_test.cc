@@ -6,6 +6,7 @@
 #include "child.h"
 #include <cstring>
 #include <fstream>
+#include <string>
 #include <sys/mman.h>
 #include <vector>
 
@@ -209,6 +210,43 @@ TEST(Region, LargeOnesGetWhatTheyNeedAndLittleMore) {
         ASSERT_NE(r, nullptr);
         EXPECT_TRUE(region_extend(r, slices));
         EXPECT_LE(size_t{r->slices} << SLICE_SHIFT, (size_t{slices} << SLICE_SHIFT) + 2 * granule);
+    }));
+}
+
+// Sizes of 8 to 16 GiB whose own records, and those of the records' slices, just cross a slice's end.
+TEST(Region, WhatLargeOnesNeedIncludesTheRecordsOfRecords) {
+    EXPECT_FINE(in_child([] {
+        region_start(granule);
+        for (uint32_t slices : {142933u, 147015u, 247266u, 250086u, 1000000u}) {
+            struct region* r = region_add(slices);
+            ASSERT_NE(r, nullptr);
+            EXPECT_GE(r->slices - r->first, slices);
+            region_drop(r);
+        }
+    }));
+}
+
+size_t data_bytes() {
+    std::ifstream status("/proc/self/status");
+    std::string word;
+    while (status >> word && word != "VmData:") {
+    }
+    size_t kib = 0;
+    status >> kib;
+    return kib * KIB;
+}
+
+// RLIMIT_DATA and strict overcommit count what may be written to.
+TEST(Region, RecordsOfTheRecordsAreNotCharged) {
+    EXPECT_FINE(in_child([] {
+        size_t before = data_bytes();
+        region_start(0);
+        const struct region* r = &regions[0];
+        EXPECT_LE(data_bytes() - before, 64 * KIB);
+        EXPECT_EQ(static_cast<int>(region_slices(r)[0].kind), SLICE_NONE);
+        EXPECT_EQ(static_cast<int>(region_slices(r)[r->first - 1].kind), SLICE_NONE);
+        ASSERT_TRUE(region_extend(&regions[0], 1));
+        region_slices(r)[r->first].kind = SLICE_META;
     }));
 }
 

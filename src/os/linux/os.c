@@ -109,6 +109,11 @@ WEIR_FN bool os_commit_as(void* p, size_t bytes, uint32_t kind) {
 
 WEIR_FN bool os_commit(void* p, size_t bytes) { return os_commit_as(p, bytes, 0); }
 
+WEIR_FN bool os_commit_zeroes(void* p, size_t bytes) {
+    if (os_fault(OS_PROTECT)) return false;
+    return os_call3(OS_PROTECT, SYS_mprotect, (long)p, (long)bytes, PROT_READ) == 0;
+}
+
 WEIR_FN bool os_forbid(void* p, size_t bytes) {
     if (os_fault(OS_PROTECT)) return false;
     return os_call3(OS_PROTECT, SYS_mprotect, (long)p, (long)bytes, PROT_NONE) == 0;
