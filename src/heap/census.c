@@ -129,10 +129,8 @@ WEIR_FN void census_take(struct census* t) {
             align_up((uint64_t)(r->frontier - r->first) << SLICE_RECORD_SHIFT, os_page_bytes()) +
             align_up((uint64_t)(r->frontier - r->first) * sizeof(struct slice_pages), os_page_bytes());
         t->reserved_bytes += (uint64_t)r->slices << SLICE_SHIFT;
-        /* Those of slices that hold records are readable alone. */
-        uint64_t own = align_down((uint64_t)r->first << SLICE_RECORD_SHIFT, os_page_bytes());
-        t->committed_bytes +=
-            ((uint64_t)(r->committed - r->first) << SLICE_SHIFT) + r->record_bytes - own + r->pages_bytes;
+        t->committed_bytes += ((uint64_t)(r->committed - r->first) << SLICE_SHIFT) + r->record_bytes -
+                              region_own_bytes(r->first) + r->pages_bytes;
     }
     t->record_bytes += region_bits_bytes();
     t->committed_bytes += region_bits_bytes();

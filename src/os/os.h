@@ -31,10 +31,10 @@ WEIR_FN void* os_reserve(size_t bytes, size_t align);
 WEIR_FN void os_unmap(void* p, size_t bytes);
 /* Make a part of a reservation readable and writable. False: refused (commit charge, mapping count). */
 WEIR_FN bool os_commit(void* p, size_t bytes);
-/* Make a part that was never written to readable alone, as zeroes: nothing is charged for it. */
-WEIR_FN bool os_commit_zeroes(void* p, size_t bytes);
 /* The same for memory of a kind: a word that os gave (os_tags_memory), 0: plain. */
 WEIR_FN bool os_commit_as(void* p, size_t bytes, uint32_t kind);
+/* Make a part that was never written to readable alone, as zeroes: nothing is charged for it. */
+WEIR_FN bool os_commit_zeroes(void* p, size_t bytes);
 /* Make it inaccessible again; what it holds stays. */
 WEIR_FN bool os_forbid(void* p, size_t bytes);
 /* Keep a range a mapping of its own: the next os_commit and os_forbid of just that range neither split nor

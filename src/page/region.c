@@ -81,7 +81,7 @@ static bool region_enter(struct region* r, void* base, size_t bytes) {
     /* Enough for the record array's own slices and a first batch. */
     size_t record_bytes = align_up((first << SLICE_RECORD_SHIFT) + 8 * KIB, page);
     if (record_bytes > records) record_bytes = records;
-    size_t own = align_down(first << SLICE_RECORD_SHIFT, page);
+    size_t own = region_own_bytes((uint32_t)first);
     huge_region((uintptr_t)base, first << SLICE_SHIFT, bytes);
     if (own != 0 && !os_commit_zeroes(base, own)) return false;
     if (!os_commit((char*)base + own, record_bytes - own) || !os_commit((char*)base + records, page))

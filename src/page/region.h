@@ -99,6 +99,11 @@ WEIR_INLINE uint64_t* slice_bits_word(const struct slice* s, uint32_t i) {
 WEIR_VAR_DECL uint32_t page_shift;
 WEIR_INLINE uint32_t slice_page_count(void) { return SLICE_BYTES >> page_shift; }
 
+/* Bytes of a region's first records that are of slices which hold records, by whole pages: readable alone. */
+WEIR_INLINE size_t region_own_bytes(uint32_t first) {
+    return align_down((size_t)first << SLICE_RECORD_SHIFT, (size_t)1 << page_shift);
+}
+
 /* Record of the slice that holds p; NULL: foreign, or behind a region's frontier, where records may not be
  * read. */
 WEIR_FN struct slice* slice_find(const void* p);
