@@ -65,18 +65,26 @@ struct outbox {
  *   ring   | . | . | oldest | ... | youngest | . |
  *                    ^ from                     ^ to
  *
- * from: how many went, to: how many came; both modulo 2^32, their places modulo KEPT_RING. */
-enum { KEPT_RING = 32 };
+ * A place is the distance in bytes of an entry from where a ring in front of the first one would be, so that
+ * it says all that finds it, and none is 0; its low byte goes round. One entry is always free. */
+enum { KEPT_RING = 32, KEPT_PLACE_BYTES = sizeof(void*), KEPT_RING_BYTES = 256 };
+static_assert(KEPT_RING * KEPT_PLACE_BYTES == KEPT_RING_BYTES, "a ring is as long as a byte can tell");
 /* One for each class that slabs have, and one for a block of any longer class. */
 enum { KEPT_LONG = LONG_CLASS, KEPT_RINGS };
 struct kept_medium {
-    uint32_t from, to;  /* Sync: GATE_MEDIUM; relaxed atomics, for the census */
-    uint32_t limit;     /* of `to`, while so many may wait; 0: not known yet; Sync: as `from` */
-    uint32_t bytes;     /* of one; set with `limit`; of the long one, with each that comes */
-    uint32_t unused[4]; /* so that a row is as many bytes as a ring has places: see medium_kept_at */
+    union {
+        struct {
+            /* Sync: GATE_MEDIUM; relaxed atomics, for the census. 0 before the first block. */
+            uint32_t from, to;
+        };
+        uint64_t ends; /* both at once */
+    };
+    uint32_t limit; /* of `to`, while so many may wait; 0: not known yet; Sync: as `from` */
+    uint32_t bytes; /* of one; set with `limit`; of the long one, with each that comes */
 };
 struct kept_ring {
-    struct kept_block at[KEPT_RING];
+    void* blocks[KEPT_RING];
+    uint16_t* known[KEPT_RING]; /* what is known of each: see BLOCK_CLASS */
 };
 
 /* Whether the owner may use what it keeps: not once a visitor asked for it, or took it. */
@@ -85,7 +93,7 @@ enum { KEPT_OPEN, KEPT_ASKED, KEPT_TAKEN };
 enum { GATE_MEDIUM, GATE_LARGE, GATES };
 struct gate {
     uint32_t state;  /* KEPT_OPEN, or else: the owner opens it, under the lock. Sync: relaxed atomic; */
-    uint32_t inside; /* the owner is at what is kept: Sync: see gate_enter */
+    uint32_t inside; /* 1: the owner is at what is kept: Sync: see gate_enter */
 };
 
 /* Of a class whose active slab is direct, since the owner last looked at it: see direct.h. Of other classes

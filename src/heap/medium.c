@@ -46,7 +46,7 @@ WEIR_FN uint32_t gate_enter_count(struct heap* h, unsigned gate) {
     struct gate* g = &h->gates[gate];
     if (load_acquire(&g->state) != KEPT_TAKEN) return gate_enter_keep(h, gate); /* pairs with kept_take */
     uint32_t inside = g->inside;
-    store_relaxed(&g->inside, inside + 1);
+    store_relaxed(&g->inside, 1u);
     return inside;
 }
 
@@ -127,6 +127,13 @@ static bool depot_leave(struct heap* h, unsigned m, void* const* blocks, unsigne
 
 static uint16_t* block_known(const void* p) { return arena_block_any(slice_first(slice_find(p)), p); }
 
+/* So many may wait in the ring, more than do. */
+static void kept_limit_set(struct kept_medium* k, unsigned row, unsigned places) {
+    uint64_t first = kept_place_first(row);
+    if (load_relaxed(&k->limit) == 0) store_relaxed(&k->ends, first << 32 | first);
+    store_relaxed(&k->limit, (uint32_t)kept_place_plus(k->from, (int)places));
+}
+
 /* Of kept blocks of class m that nobody has, the last ones are the thread's, as far as there is room. Returns
  * how many are not. Inside the gate. */
 static unsigned medium_keep_some(struct heap* h, unsigned m, const struct kept_block* blocks,
@@ -137,18 +144,20 @@ static unsigned medium_keep_some(struct heap* h, unsigned m, const struct kept_b
     const unsigned places = medium_kept_count_max(m);
     if (medium_kept_count(k) >= places) return count; /* or the ring would have no limit any more */
     store_relaxed(&k->bytes, (uint32_t)bytes);
-    store_relaxed(&k->limit, k->from + places);
+    kept_limit_set(k, m, places);
     unsigned left = count;
-    uint32_t to = k->to;
+    uintptr_t to = k->to;
     ptrdiff_t room = h->kept_medium_room;
-    while (left != 0 && to - k->from < places && room >= bytes) {
-        *medium_kept_at(h, m, to++) = blocks[--left];
+    for (; left != 0 && to != k->limit && room >= bytes; to = kept_place_plus(to, 1)) {
+        left--;
+        *medium_kept_at(h, to) = blocks[left].block;
+        *medium_known_at(h, to) = blocks[left].known;
         room -= bytes;
     }
     medium_came(h, m, count - left);
     h->kept_medium_room = room;
     __atomic_signal_fence(__ATOMIC_SEQ_CST);
-    store_release(&k->to, to); /* as in medium_keep */
+    store_release(&k->to, (uint32_t)to); /* as in medium_keep */
     return left;
 }
 
@@ -253,7 +262,8 @@ WEIR_FN void* medium_alloc(struct heap* h, unsigned c, size_t align) {
     unsigned m = c - SMALL_CLASSES;
     unsigned row = medium_ring(m);
     if (weir_unlikely(load_relaxed(&h->gates[GATE_MEDIUM].state) == KEPT_ASKED)) gate_open(h, GATE_MEDIUM);
-    if (((uintptr_t)medium_youngest(h, row)->block & (align - 1)) == 0) {
+    if (medium_kept_count(&h->kept_medium[row]) != 0 &&
+        ((uintptr_t)*medium_kept_at(h, medium_youngest(h, row)) & (align - 1)) == 0) {
         void* kept = row == KEPT_LONG ? medium_unkeep_long(h, m) : medium_unkeep(h, row);
         if (kept != NULL) return kept;
     }
@@ -306,10 +316,10 @@ static void outgoing_put(struct outgoing* o, struct heap* h, unsigned row, unsig
     if (count == 0) return; /* a visitor writes nothing then: the owner may have gone on */
     if (o->count + count > sizeof o->blocks / sizeof o->blocks[0]) outgoing_send(o);
     for (unsigned i = 0; i < count; i++) {
-        o->blocks[o->count++] = medium_kept_at(h, row, k->from)->block;
+        o->blocks[o->count++] = *medium_kept_at(h, k->from);
         __atomic_signal_fence(__ATOMIC_SEQ_CST);
-        store_relaxed(&k->from, k->from + 1);
-        store_relaxed(&k->limit, k->limit + 1);
+        store_relaxed(&k->from, (uint32_t)kept_place_plus(k->from, 1));
+        store_relaxed(&k->limit, (uint32_t)kept_place_plus(k->limit, 1));
     }
     size_t bytes = (size_t)count * k->bytes;
     medium_gone(h, row, count, bytes);
@@ -380,9 +390,10 @@ static bool medium_free_own(struct heap* h, unsigned m, void* p, uint16_t* block
         if (medium_kept_count(k) >= places || h->kept_medium_room < bytes)
             some = medium_make_room(h, row, places, bytes);
         weir_assert(medium_kept_count(k) < places); /* or the ring would have no limit any more */
-        store_relaxed(&k->limit, k->from + places);
+        kept_limit_set(k, row, places);
         store_relaxed(&k->bytes, bytes); /* a long one's: none is kept now */
-        medium_keep(h, k, row, k->to, p, block);
+        h->kept_medium_room -= bytes;
+        medium_keep(h, k, k->to, p, block);
     } else {
         medium_gone(h, m, 1, bytes);
         some = arena_free(&p, 1);
@@ -415,6 +426,13 @@ WEIR_FN void medium_free(void* p, struct slice* s, const char* call) {
 }
 
 WEIR_FN WEIR_COLD void medium_free_asked(void* p, const char* call) { medium_free(p, slice_find(p), call); }
+
+WEIR_FN WEIR_NOINLINE void medium_free_crowded(void* p, const char* call, uint32_t inside) {
+    struct heap* h = heap_self();
+    h->kept_medium_room += (ptrdiff_t)medium_bytes(block_class(load_relaxed(block_known(p))));
+    medium_leave(h, inside);
+    medium_free(p, slice_find(p), call);
+}
 
 WEIR_FN size_t medium_usable(const struct slice* s, const void* p, const char* call) {
     const uint16_t* block = arena_block_any(s, p);
@@ -464,7 +482,7 @@ static void kept_bounds_anew(struct heap* h) {
     for (unsigned row = 0; row < KEPT_RINGS; row++) {
         struct kept_medium* k = &h->kept_medium[row];
         if (load_relaxed(&k->limit) == 0) continue; /* none was kept yet */
-        store_relaxed(&k->limit, k->from + medium_kept_count_max(row));
+        kept_limit_set(k, row, medium_kept_count_max(row));
     }
 }
 

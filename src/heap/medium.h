@@ -22,27 +22,37 @@ WEIR_INLINE unsigned medium_ring(unsigned m) { return m < KEPT_LONG ? m : KEPT_L
  * many small; of long ones one in all. Another thread that starts or ends may change it at any time: whoever
  * relies on it reads it once. */
 WEIR_INLINE unsigned medium_kept_count_max(unsigned row) {
-    static const uint8_t by_octave[][2] = {{32, 8}, {32, 16}, {32, 12}, {32, 8}, {32, 6}, {1, 1}, {1, 1}};
+    enum { all = KEPT_RING - 1 };
+    static const uint8_t by_octave[][2] = {{all, 8}, {all, 16}, {all, 12}, {all, 8},
+                                           {all, 6}, {1, 1},    {1, 1}};
     static_assert(sizeof by_octave / sizeof by_octave[0] == KEPT_LONG / 8 + 1, "each octave has a row");
     return by_octave[row / 8][heaps_are_many()];
 }
 WEIR_INLINE size_t medium_bytes(unsigned m) { return size_classes[SMALL_CLASSES + m].bytes; }
-WEIR_INLINE unsigned medium_kept_count(const struct kept_medium* k) {
-    return load_relaxed(&k->to) - load_relaxed(&k->from);
+/* The place so many entries further on, or back. */
+WEIR_INLINE uintptr_t kept_place_plus(uintptr_t place, int entries) {
+    return arch_low_byte_plus(place, (int8_t)(entries * KEPT_PLACE_BYTES));
 }
-/* The ring's ends, and of how many came before it, a block's place. By bytes from the first one of all: what
- * compilers make of it is short. */
+/* A ring's first place. */
+WEIR_INLINE uint32_t kept_place_first(unsigned row) { return (row + 1) * (uint32_t)sizeof(struct kept_ring); }
+WEIR_INLINE unsigned medium_kept_count(const struct kept_medium* k) {
+    return (load_relaxed(&k->to) - load_relaxed(&k->from)) % KEPT_RING_BYTES / KEPT_PLACE_BYTES;
+}
+/* The ring's ends. By bytes from the first one of all: what compilers make of it is short. */
 WEIR_INLINE struct kept_medium* medium_ends(struct heap* h, unsigned row) {
     return (struct kept_medium*)(void*)((char*)h->kept_medium + row * sizeof(struct kept_medium));
 }
-WEIR_INLINE struct kept_block* medium_kept_at(struct heap* h, unsigned row, uint32_t before) {
-    static_assert(sizeof(struct kept_medium) == KEPT_RING, "the row in bytes is the place of its first");
-    const size_t place = row * sizeof(struct kept_medium) + before % KEPT_RING;
-    return (struct kept_block*)(void*)((char*)h->kept_rings + place * sizeof(struct kept_block));
+/* The block in a place, and what is known of it. */
+WEIR_INLINE void** medium_kept_at(struct heap* h, uintptr_t place) {
+    return (void**)(void*)((char*)h->kept_rings + place - sizeof(struct kept_ring));
 }
-/* Not for heap_empty. */
-WEIR_INLINE struct kept_block* medium_youngest(struct heap* h, unsigned row) {
-    return medium_kept_at(h, row, h->kept_medium[row].to - 1);
+WEIR_INLINE uint16_t** medium_known_at(struct heap* h, uintptr_t place) {
+    static_assert(offsetof(struct kept_ring, known) == KEPT_RING_BYTES, "the low byte says which of either");
+    return (uint16_t**)(void*)((char*)h->kept_rings + place - KEPT_RING_BYTES);
+}
+/* The place of the youngest block, where there is one. */
+WEIR_INLINE uintptr_t medium_youngest(struct heap* h, unsigned row) {
+    return kept_place_plus(h->kept_medium[row].to, -1);
 }
 /* How many blocks of class m are kept, where the youngest of them, which is the next, was freed; else none: a
  * fresh one may be memory for nothing to who asks for less. */
@@ -50,7 +60,7 @@ WEIR_INLINE unsigned medium_freed_count(struct heap* h, unsigned m) {
     unsigned count = medium_kept_count(medium_ends(h, m));
     if (count == 0) return 0;
     /* Relaxed: a visitor may have taken it, which medium_unkeep finds. */
-    return (load_relaxed(medium_youngest(h, m)->known) & BLOCK_FRESH) != 0 ? 0 : count;
+    return (load_relaxed(*medium_known_at(h, medium_youngest(h, m))) & BLOCK_FRESH) != 0 ? 0 : count;
 }
 /* Bytes of all kept blocks. */
 WEIR_INLINE ptrdiff_t medium_kept_bytes(const struct heap* h) {
@@ -67,11 +77,11 @@ WEIR_INLINE bool medium_next_serves(size_t size) {
 
 /* The owner is about to use what it keeps, until gate_leave, which gets *inside. False: a visitor has been
  * here; see medium_visit, with whose barrier this pairs: either it sees that the owner is inside, or the
- * owner that it has asked. The count is put back, not counted down: each step would wait for the one before.
+ * owner that it has asked. What was there is put back: it says so already where a handler interrupts a call.
  */
 WEIR_INLINE bool gate_enter(struct gate* g, uint32_t* inside) {
     *inside = g->inside; /* a handler leaves it as it was */
-    store_relaxed(&g->inside, *inside + 1);
+    store_relaxed(&g->inside, 1u);
     __atomic_signal_fence(__ATOMIC_SEQ_CST);
     if (weir_likely(owner_compare(&g->state, KEPT_OPEN))) return true;
     store_relaxed(&g->inside, *inside);
@@ -94,34 +104,39 @@ WEIR_INLINE void medium_leave(struct heap* h, uint32_t inside) { gate_leave(&h->
  * may go on with what is there: a block is in the ring, or the caller's. */
 WEIR_INLINE void* medium_unkeep(struct heap* h, unsigned row) {
     struct kept_medium* k = medium_ends(h, row);
-    uint32_t to = k->to, inside;
+    uintptr_t to = k->to;
+    uint32_t inside;
     if (weir_unlikely(owner_compare(&k->from, to) || !medium_enter(h, &inside))) return NULL;
-    struct kept_block b = *medium_kept_at(h, row, --to); /* a handler leaves `to` as it was */
-    store_relaxed(&k->to, to);
+    to = kept_place_plus(to, -1);
+    void* p = *medium_kept_at(h, to);
+    uint16_t* known = *medium_known_at(h, to); /* a handler leaves `to` as it was */
+    store_relaxed(&k->to, (uint32_t)to);
     __atomic_signal_fence(__ATOMIC_SEQ_CST);
     h->kept_medium_room += k->bytes;
     medium_leave(h, inside);
-    owner_clear(b.known, BLOCK_KEPT | BLOCK_FRESH);
+    owner_clear(known, BLOCK_KEPT | BLOCK_FRESH);
     owner_increment(&h->handed_out);
-    if (b.block == NULL) __builtin_unreachable(); /* what is in a ring is a block: no caller looks again */
-    return b.block;
+    if (p == NULL) __builtin_unreachable(); /* what is in a ring is a block: no caller looks again */
+    return p;
 }
 /* The same of a class that slabs do not have. */
 WEIR_INLINE void* medium_unkeep_long(struct heap* h, unsigned m) {
     return h->kept_medium[KEPT_LONG].bytes == medium_bytes(m) ? medium_unkeep(h, KEPT_LONG) : NULL;
 }
-/* There is room in the ring, whose ends are k, and the owner is inside: block p gets place `to`, which a
- * handler leaves as it was. */
-WEIR_INLINE void medium_keep(struct heap* h, struct kept_medium* k, unsigned row, uint32_t to, void* p,
-                             uint16_t* known) {
+/* There is room in the ring, whose ends are k, and its bytes are taken off kept_medium_room, and the owner is
+ * inside: block p gets place `to`, which a handler leaves as it was. */
+WEIR_INLINE void medium_keep(struct heap* h, struct kept_medium* k, uintptr_t to, void* p, uint16_t* known) {
     owner_set(known, BLOCK_KEPT);
-    *medium_kept_at(h, row, to) = (struct kept_block){p, known};
-    h->kept_medium_room -= k->bytes;
+    *medium_kept_at(h, to) = p;
+    *medium_known_at(h, to) = known;
     __atomic_signal_fence(__ATOMIC_SEQ_CST);
-    store_release(&k->to, to + 1); /* publishes the entry to the child of another thread's fork */
+    /* Release: publishes the entry to the child of another thread's fork. */
+    store_release(&k->to, (uint32_t)kept_place_plus(to, 1));
 }
 /* Free p, which lies in a chunk, for the calling thread, by whom a visitor has been. */
 WEIR_FN void medium_free_asked(void* p, const char* call);
+/* The same inside the gate, where p's bytes were taken off kept_medium_room, which has not as many. */
+WEIR_FN void medium_free_crowded(void* p, const char* call, uint32_t inside);
 /* Free p, which lies in a slice of a chunk whose record has `blocks`, if it is a block that the caller, whose
  * heap h is, has room to keep. False as well where none of the class was kept yet: medium_free_own then sees
  * to what is to be known. Not for long ones. */
@@ -130,14 +145,18 @@ WEIR_INLINE bool medium_free_kept(struct heap* h, void* p, uint16_t* blocks, con
     uint16_t* block = arena_block(blocks, p, &m);
     if (weir_unlikely(block == NULL)) return false;
     struct kept_medium* k = medium_ends(h, m);
-    uint32_t to = k->to, inside;
+    uintptr_t to = k->to;
+    uint32_t inside;
     if (weir_unlikely(owner_compare(&k->limit, to))) return false; /* so it is in heap_empty */
-    if (weir_unlikely(owner_peek(&h->kept_medium_room) < (ptrdiff_t)k->bytes)) return false;
     if (weir_unlikely(!medium_enter(h, &inside))) {
         medium_free_asked(p, call); /* with what few registers are left */
         return true;
     }
-    medium_keep(h, k, m, to, p, block);
+    if (weir_unlikely((h->kept_medium_room -= k->bytes) < 0)) {
+        medium_free_crowded(p, call, inside);
+        return true;
+    }
+    medium_keep(h, k, to, p, block);
     medium_leave(h, inside);
     return true;
 }

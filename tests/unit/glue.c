@@ -203,11 +203,13 @@ unsigned unit_kept_count(unsigned m) {
 }
 unsigned unit_kept_places(unsigned m) {
     const struct kept_medium* k = &heap_self()->kept_medium[medium_ring(m)];
-    return load_relaxed(&k->limit) - load_relaxed(&k->from);
+    return (load_relaxed(&k->limit) - load_relaxed(&k->from)) % KEPT_RING_BYTES / KEPT_PLACE_BYTES;
 }
 unsigned unit_kept_count_max(unsigned m) { return medium_kept_count_max(medium_ring(m)); }
 void* unit_kept_block(unsigned m) {
-    return unit_kept_count(m) == 0 ? NULL : medium_youngest(heap_self(), medium_ring(m))->block;
+    return unit_kept_count(m) == 0
+               ? NULL
+               : *medium_kept_at(heap_self(), medium_youngest(heap_self(), medium_ring(m)));
 }
 size_t unit_kept_medium_max(void) { return (size_t)heap_self()->kept_medium_max; }
 size_t unit_kept_medium_bytes(void) { return (size_t)medium_kept_bytes(heap_self()); }
