@@ -16,17 +16,6 @@ enum { FEW = 16, FREES_MAX = 4096, FEW_BYTES = 4096, LONG_BYTES = 16384, LONGS_M
 /* So many frees count as a list that turned over unwalked. */
 enum { FREES_A_TURN = 1024 };
 
-/* From the record to the head of the bin of its class, in words. */
-static ptrdiff_t bin_distance(const struct heap* h, const struct slice* s) {
-    uintptr_t head = (uintptr_t)&h->bins[s->size_class].head;
-    return (ptrdiff_t)(head - (uintptr_t)s) / (ptrdiff_t)sizeof(list_head_t);
-}
-
-static bool bin_is_near(const struct heap* h, const struct slice* s) {
-    ptrdiff_t distance = bin_distance(h, s);
-    return s->region == 0 && distance >= INT32_MIN && distance <= INT32_MAX;
-}
-
 static bool is_short(const struct slice* s, uint32_t count) {
     return (size_t)count * slab_class(s)->bytes <= FEW_BYTES;
 }
@@ -35,7 +24,7 @@ static bool is_short(const struct slice* s, uint32_t count) {
 WEIR_FN bool direct_fits(const struct heap* h, const struct slice* s, uint32_t out, uint32_t count) {
     unsigned c = s->size_class;
     if (c >= SMALL_CLASSES || core_options.reuse == REUSE_LATE || core_options.guard_rate != 0) return false;
-    if (full_is_on() || tag_is_on() || heap_is_passed(h, c) || !bin_is_near(h, s)) return false;
+    if (full_is_on() || tag_is_on() || heap_is_passed(h, c) || s->region != 0) return false;
     return out >= FEW || slab_is_kept(s) || is_short(s, count);
 }
 
@@ -54,7 +43,7 @@ static uint32_t countdown_start(struct heap* h, const struct slice* s, uint32_t 
 WEIR_FN WEIR_NOINLINE void direct_begin(struct heap* h, struct slice* s, uint32_t used, uint32_t count) {
     weir_assert(slice_pages(s)->charged == 0);
     uint32_t frees = countdown_start(h, s, used, count);
-    s->push_at = (int32_t)bin_distance(h, s);
+    s->push_at = &h->bins[s->size_class].head;
     slab_count_direct(s, used, frees);
     exposure_list_active(h, s);
 }
@@ -65,7 +54,7 @@ WEIR_FN WEIR_NOINLINE void direct_end_now(struct heap* h, struct slice* s) {
     h->direct_frees += frees;
     h->turns_unchecked += h->direct_frees / FREES_A_TURN;
     h->direct_frees %= FREES_A_TURN;
-    s->push_at = PUSH_OWN;
+    s->push_at = &s->free;
     exposure_count_active(h, s, slab_used(s));
 }
 

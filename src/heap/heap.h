@@ -38,8 +38,6 @@ typedef struct block {
 
 /* The first block of a list, in a bin or in a slab's record, where it has another type. */
 typedef block_t* __attribute__((may_alias)) list_head_t;
-/* A slab's push_at where frees go to its own list. */
-enum { PUSH_OWN = offsetof(struct slice, free) / sizeof(list_head_t) };
 
 /* The blocks a thread allocates from, per class: a list that lies inside one slab.
  * Invariant: head == NULL, or head - base < bytes of the slab. An unused bin has base == SLICE_BYTES,
@@ -357,10 +355,7 @@ WEIR_INLINE void* heap_alloc(size_t size) {
 
 /* Put a block on its slab's list, or into the bin if the slab is direct; the slab belongs to the caller. */
 WEIR_INLINE void slab_push(struct slice* s, block_t* p) {
-    list_head_t* list = (list_head_t*)(void*)s + s->push_at;
-    /* Its address in a register of its own: a store through a scaled address has the next malloc wait for
-     * that, on some processors (docs/adr/0025). */
-    weir_one_register(list);
+    list_head_t* list = s->push_at;
     p->next = *list;
     /* A fork child may meet this list at any instruction: the link is written before the head. */
     __atomic_signal_fence(__ATOMIC_SEQ_CST);

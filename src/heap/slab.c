@@ -27,7 +27,7 @@ WEIR_FN struct slice* slab_make(struct heap* h, unsigned c) {
     /* Atomic: a thread that gave a block of the memory's earlier life may still be looking. */
     store_relaxed(&s->counts, (uint64_t)0);
     store_relaxed(&s->remote, (uint64_t)0);
-    s->push_at = PUSH_OWN;
+    s->push_at = &s->free;
     store_relaxed(&s->listed, (uint8_t)0);
     store_relaxed(&s->size_class, (uint8_t)c); /* atomic: for blocks_prefetch */
     store_relaxed(&s->small_class, (int8_t)(c < SMALL_CLASSES ? (int)c : -1)); /* atomic: for huge_grow */

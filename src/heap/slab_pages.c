@@ -668,6 +668,6 @@ WEIR_FN void slab_forget_all(struct slice* s) {
     store_relaxed(&v.pages->sorted, (uint16_t)0);
     store_relaxed(&v.pages->ahead, (uint16_t)0);
     s->free = NULL;
-    s->push_at = PUSH_OWN;
+    s->push_at = &s->free;
     slab_count(s, built, built, built);
 }

@@ -64,9 +64,9 @@ enum {
  *  (atomic) and `owner` (relaxed atomic: any thread compares it with itself, and only that thread ever
  *  stores that value; others may add a bit to it, which makes the compare fail). All other records and the
  * span fields: the page lock.
- *  Two lines of the cache, of which the second is empty: a processor that fetches a line often fetches the
- * other one of its pair as well (Intel's optimization manual: the spatial prefetcher), and would take it from
- * the thread whose slab is the next one, at each of its frees. */
+ *  Two lines of the cache, of which fast paths use the first: a processor that fetches a line often fetches
+ * the other one of its pair as well (Intel's optimization manual: the spatial prefetcher), and would take it
+ * from the thread whose slab is the next one, at each of its frees. */
 struct slice {
     void* owner; /* owner word of the heap; NULL: nobody's, or no slab */
     union {
@@ -88,14 +88,11 @@ struct slice {
          * since a free reads it before it knows what the slice is of. */
         uint16_t* blocks;
     };
-    struct slice* next; /* list links: the owner's lists, or the free lists of spans */
-    struct slice* prev;
+    void* push_at;      /* slab: where the head is of the list that its owner's frees go to; heap/direct.h */
+    struct slice* next; /* list links, with `prev`: the owner's lists, or the free lists of spans */
     uint32_t span_slices;
-    union {
-        uint32_t back;   /* CHUNK, rests, FREE_END: distance to the first slice; MOVED: see move.c */
-        int32_t push_at; /* SLAB: to the list that its owner's frees go to, in words; heap/direct.h */
-    };
-    uint8_t kind; /* enum slice_kind */
+    uint32_t back; /* CHUNK, rests, FREE_END: distance to the first slice; MOVED: see move.c */
+    uint8_t kind;  /* enum slice_kind */
     union {
         uint8_t state;  /* free span: enum span_state */
         uint8_t listed; /* slab: on which list of its owner (LISTED_); under the owner's lock */
@@ -105,9 +102,11 @@ struct slice {
     uint8_t flags;
     int8_t small_class; /* slab: size_class where the fast path serves it, else -1 */
     uint8_t domain;     /* opaque to page and heap: who may touch the blocks */
+    /* The second line, for slow paths. */
+    struct slice* prev;
 } __attribute__((aligned(1 << SLICE_RECORD_SHIFT)));
 static_assert(sizeof(struct slice) == 128, "two lines of the cache, found by a shift of 7");
-static_assert(offsetof(struct slice, domain) < 64, "of which the second is empty");
+static_assert(offsetof(struct slice, prev) == 64, "of which fast paths use the first");
 
 /* The first record of the span that record s is of, where s says so; s itself elsewhere. */
 WEIR_INLINE struct slice* slice_first(struct slice* s) {

@@ -228,7 +228,7 @@ void unit_kept_enter(void) {
     uint32_t inside;
     (void)medium_enter(heap_self(), &inside);
 }
-void unit_kept_leave(void) { medium_leave(heap_self(), heap_self()->gates[GATE_MEDIUM].inside - 1); }
+void unit_kept_leave(void) { medium_leave(heap_self(), 0); }
 static_assert((int)UNIT_QUICK_CHUNK_BYTES == (int)QUICK_CHUNK_BYTES &&
                   (int)UNIT_QUICK_BYTES == (int)QUICK_BYTES && (int)UNIT_QUICK_LOOK == (int)QUICK_LOOK,
               "glue.h has the heap's own number");
@@ -351,8 +351,7 @@ static const char* direct_wrong(const struct slice* s) {
     const struct heap* h = owner_heap(load_relaxed(&s->owner));
     const struct direct* d = &h->direct[s->size_class];
     if (h->active[s->size_class] != s) return "direct, and not active";
-    if ((const list_head_t*)(const void*)s + s->push_at != &h->bins[s->size_class].head)
-        return "direct, and frees go elsewhere";
+    if (s->push_at != &h->bins[s->size_class].head) return "direct, and frees go elsewhere";
     uint32_t waiting = 0;
     for (const block_t* p = h->bins[s->size_class].head; p != NULL; p = p->next) waiting++;
     uint32_t count = d->count + direct_freed(s) - d->taken;

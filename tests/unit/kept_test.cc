@@ -51,6 +51,25 @@ TEST(Kept, ItGoesWhileTheThreadSleeps) {
     }));
 }
 
+// Also what a thread kept that had no room for more.
+TEST(Kept, ItGoesWhereThereWasNoRoomForMore) {
+    EXPECT_FINE(in_child([] {
+        start();
+        core_options.thread_kept_max = 65536;
+        Owner owner;
+        owner.does([] {
+            std::vector<void*> all;
+            for (unsigned i = 0; i < 60; i++) all.push_back(unit_alloc(i % 2 == 0 ? 3000 : 5000));
+            for (void* p : all) unit_free(p);
+            EXPECT_GT(unit_kept_medium_bytes(), 65536u / 2);
+            EXPECT_LE(unit_kept_medium_bytes(), 65536u);
+        });
+        unit_visit(true);
+        EXPECT_EQ(used_blocks(), 0u);
+        expect_nothing_left();
+    }));
+}
+
 // Freeing a block, or taking one, is a use.
 TEST(Kept, ItStaysWhileTheThreadWorks) {
     EXPECT_FINE(in_child([] {
@@ -99,6 +118,9 @@ TEST(Kept, ItStaysWhereTheThreadIsInTheMiddleOfACall) {
             unit_kept_enter();
         });
         uint64_t blocks = used_blocks();
+        for (unsigned i = 0; i < 4; i++) unit_visit(i % 2 == 0);
+        EXPECT_EQ(used_blocks(), blocks);
+        owner.does([] { keep_some(); }); // a handler that ends while the call goes on
         for (unsigned i = 0; i < 4; i++) unit_visit(i % 2 == 0);
         EXPECT_EQ(used_blocks(), blocks);
         owner.does([] { unit_kept_leave(); });
