@@ -69,8 +69,8 @@ static void census_chunks(struct census* t) {
         for (unsigned m = 0; m < LONG_CLASS; m++) kept[m] += medium_kept_count(&h->kept_medium[m]);
         const struct kept_medium* k = &h->kept_medium[KEPT_LONG];
         uint32_t bytes = load_relaxed(&k->bytes);
-        if (medium_kept_count(k) != 0 && bytes > SLAB_MAX) /* the first one's may come to be seen later */
-            kept[class_of(bytes) - SMALL_CLASSES]++;
+        bool is_told = bytes > SLAB_MAX && bytes <= CHUNK_MAX; /* the first one's may come to be seen later */
+        if (medium_kept_count(k) != 0 && is_told) kept[class_of(bytes) - SMALL_CLASSES]++;
     }
     for (unsigned m = 0; m < LONG_CLASS; m++) kept[m] += depot_count(m);
     for (unsigned m = 0; m < MEDIUM_CLASSES; m++) {

@@ -127,11 +127,19 @@ static bool depot_leave(struct heap* h, unsigned m, void* const* blocks, unsigne
 
 static uint16_t* block_known(const void* p) { return arena_block_any(slice_first(slice_find(p)), p); }
 
-/* So many may wait in the ring, more than do. */
-static void kept_limit_set(struct kept_medium* k, unsigned row, unsigned places) {
-    uint64_t first = kept_place_first(row);
-    if (load_relaxed(&k->limit) == 0) store_relaxed(&k->ends, first << 32 | first);
+/* So many blocks of so many bytes may wait in the ring, more than do. A handler may interrupt, or the child
+ * of its fork go on: while a ring has ends and no limit yet, no block is short enough for it. */
+static void kept_limit_set(struct kept_medium* k, unsigned row, unsigned places, uint32_t bytes) {
+    const uint64_t first = kept_place_first(row);
+    uint64_t none = 0;
+    if (load_relaxed(&k->ends) == none) {
+        store_relaxed(&k->bytes, UINT32_MAX);
+        __atomic_signal_fence(__ATOMIC_SEQ_CST);
+        (void)cas_acq_rel(&k->ends, &none, first << 32 | first);
+    }
     store_relaxed(&k->limit, (uint32_t)kept_place_plus(k->from, (int)places));
+    __atomic_signal_fence(__ATOMIC_SEQ_CST);
+    store_relaxed(&k->bytes, bytes);
 }
 
 /* Of kept blocks of class m that nobody has, the last ones are the thread's, as far as there is room. Returns
@@ -143,8 +151,7 @@ static unsigned medium_keep_some(struct heap* h, unsigned m, const struct kept_b
     kept_bound_learn(h);
     const unsigned places = medium_kept_count_max(m);
     if (medium_kept_count(k) >= places) return count; /* or the ring would have no limit any more */
-    store_relaxed(&k->bytes, (uint32_t)bytes);
-    kept_limit_set(k, m, places);
+    kept_limit_set(k, m, places, (uint32_t)bytes);
     unsigned left = count;
     uintptr_t to = k->to;
     ptrdiff_t room = h->kept_medium_room;
@@ -390,8 +397,7 @@ static bool medium_free_own(struct heap* h, unsigned m, void* p, uint16_t* block
         if (medium_kept_count(k) >= places || h->kept_medium_room < bytes)
             some = medium_make_room(h, row, places, bytes);
         weir_assert(medium_kept_count(k) < places); /* or the ring would have no limit any more */
-        kept_limit_set(k, row, places);
-        store_relaxed(&k->bytes, bytes); /* a long one's: none is kept now */
+        kept_limit_set(k, row, places, bytes);      /* a long one's: none is kept now */
         h->kept_medium_room -= bytes;
         medium_keep(h, k, k->to, p, block);
     } else {
@@ -425,13 +431,19 @@ WEIR_FN void medium_free(void* p, struct slice* s, const char* call) {
     if (some) release_poke();
 }
 
-WEIR_FN WEIR_COLD void medium_free_asked(void* p, const char* call) { medium_free(p, slice_find(p), call); }
+WEIR_FN WEIR_COLD void medium_free_asked(void* p, const char* call) {
+    struct slice* s = slice_find(p);
+    if (weir_likely(s != NULL))
+        medium_free(p, s, call);
+    else /* another thread frees it as well, and its region went */
+        core_report("double-free", REPORT_FREED, p, call);
+}
 
-WEIR_FN WEIR_NOINLINE void medium_free_crowded(void* p, const char* call, uint32_t inside) {
-    struct heap* h = heap_self();
-    h->kept_medium_room += (ptrdiff_t)medium_bytes(block_class(load_relaxed(block_known(p))));
+WEIR_FN WEIR_NOINLINE void medium_free_crowded(void* p, const char* call, uint32_t inside, struct heap* h,
+                                               const struct kept_medium* k) {
+    h->kept_medium_room += k->bytes;
     medium_leave(h, inside);
-    medium_free(p, slice_find(p), call);
+    medium_free_asked(p, call);
 }
 
 WEIR_FN size_t medium_usable(const struct slice* s, const void* p, const char* call) {
@@ -482,7 +494,7 @@ static void kept_bounds_anew(struct heap* h) {
     for (unsigned row = 0; row < KEPT_RINGS; row++) {
         struct kept_medium* k = &h->kept_medium[row];
         if (load_relaxed(&k->limit) == 0) continue; /* none was kept yet */
-        kept_limit_set(k, row, medium_kept_count_max(row));
+        kept_limit_set(k, row, medium_kept_count_max(row), k->bytes);
     }
 }
 

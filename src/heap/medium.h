@@ -123,8 +123,8 @@ WEIR_INLINE void* medium_unkeep(struct heap* h, unsigned row) {
 WEIR_INLINE void* medium_unkeep_long(struct heap* h, unsigned m) {
     return h->kept_medium[KEPT_LONG].bytes == medium_bytes(m) ? medium_unkeep(h, KEPT_LONG) : NULL;
 }
-/* There is room in the ring, whose ends are k, and its bytes are taken off kept_medium_room, and the owner is
- * inside: block p gets place `to`, which a handler leaves as it was. */
+/* The owner is inside, the ring, whose ends are k, has a place, and the block's bytes are taken off
+ * kept_medium_room: p gets place `to`, which a handler leaves as it was. */
 WEIR_INLINE void medium_keep(struct heap* h, struct kept_medium* k, uintptr_t to, void* p, uint16_t* known) {
     owner_set(known, BLOCK_KEPT);
     *medium_kept_at(h, to) = p;
@@ -135,10 +135,12 @@ WEIR_INLINE void medium_keep(struct heap* h, struct kept_medium* k, uintptr_t to
 }
 /* Free p, which lies in a chunk, for the calling thread, by whom a visitor has been. */
 WEIR_FN void medium_free_asked(void* p, const char* call);
-/* The same inside the gate, where p's bytes were taken off kept_medium_room, which has not as many. */
-WEIR_FN void medium_free_crowded(void* p, const char* call, uint32_t inside);
-/* Free p, which lies in a slice of a chunk whose record has `blocks`, if it is a block that the caller, whose
- * heap h is, has room to keep. False as well where none of the class was kept yet: medium_free_own then sees
+/* The same of a thread that is inside its gate, where kept_medium_room had not as many bytes as were taken
+ * off it for p's ring, k. */
+WEIR_FN void medium_free_crowded(void* p, const char* call, uint32_t inside, struct heap* h,
+                                 const struct kept_medium* k);
+/* Free p, which lies in a slice of a chunk whose record has `blocks`, if it is a block whose ring, of the
+ * caller's heap h, has a place. False as well where none of the class was kept yet: medium_free_own then sees
  * to what is to be known. Not for long ones. */
 WEIR_INLINE bool medium_free_kept(struct heap* h, void* p, uint16_t* blocks, const char* call) {
     uint32_t m;
@@ -153,7 +155,7 @@ WEIR_INLINE bool medium_free_kept(struct heap* h, void* p, uint16_t* blocks, con
         return true;
     }
     if (weir_unlikely((h->kept_medium_room -= k->bytes) < 0)) {
-        medium_free_crowded(p, call, inside);
+        medium_free_crowded(p, call, inside, h, k);
         return true;
     }
     medium_keep(h, k, to, p, block);

@@ -68,10 +68,10 @@ static void heap_reset_tables(struct heap* h) {
     for (unsigned i = 0; i < EXPOSED_SLOTS; i++) h->exposed_slabs[i] = NULL;
     for (unsigned row = 0; row < KEPT_RINGS; row++) {
         struct kept_medium* k = &h->kept_medium[row];
-        if ((load_relaxed(&k->from) | load_relaxed(&k->to)) == 0) continue; /* maybe never written */
-        store_relaxed(&k->from, 0u);
-        store_relaxed(&k->to, 0u);
-        store_relaxed(&k->limit, 0u);
+        if ((load_relaxed(&k->ends) | load_relaxed(&k->limit)) == 0) continue; /* maybe never written */
+        store_relaxed(&k->limit, 0u); /* first: a fork's child may go on from here */
+        __atomic_signal_fence(__ATOMIC_SEQ_CST);
+        store_relaxed(&k->ends, (uint64_t)0);
     }
 }
 

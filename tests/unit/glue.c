@@ -205,6 +205,11 @@ unsigned unit_kept_places(unsigned m) {
     const struct kept_medium* k = &heap_self()->kept_medium[medium_ring(m)];
     return (load_relaxed(&k->limit) - load_relaxed(&k->from)) % KEPT_RING_BYTES / KEPT_PLACE_BYTES;
 }
+bool unit_kept_is_round(unsigned m) {
+    const struct kept_medium* k = &heap_self()->kept_medium[medium_ring(m)];
+    return load_relaxed(&k->to) < load_relaxed(&k->from);
+}
+uint64_t unit_kept_place_plus(uint64_t place, int entries) { return kept_place_plus(place, entries); }
 unsigned unit_kept_count_max(unsigned m) { return medium_kept_count_max(medium_ring(m)); }
 void* unit_kept_block(unsigned m) {
     return unit_kept_count(m) == 0

@@ -116,6 +116,9 @@ uint64_t unit_chunk_blocks(const void* p);
 void* unit_kept_block(unsigned m);
 unsigned unit_kept_count(unsigned m);
 unsigned unit_kept_count_max(unsigned m);
+/* Its blocks lie at the ring's end and go on at its start. The place so many entries from another one. */
+bool unit_kept_is_round(unsigned m);
+uint64_t unit_kept_place_plus(uint64_t place, int entries);
 unsigned unit_kept_places(unsigned m); /* of which no slow free is needed to know */
 size_t unit_kept_medium_max(void);
 size_t unit_kept_medium_bytes(void);

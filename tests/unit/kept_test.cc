@@ -5,6 +5,7 @@
 #include "forked.h"
 #include "arenas.h"
 #include <mutex>
+#include <set>
 
 namespace {
 
@@ -68,6 +69,44 @@ TEST(Kept, ItGoesWhereThereWasNoRoomForMore) {
         EXPECT_EQ(used_blocks(), 0u);
         expect_nothing_left();
     }));
+}
+
+// Also from a ring whose places have gone round, wherever they begin.
+TEST(Kept, ItGoesWhereverInItsRingItIs) {
+    EXPECT_FINE(in_child([] {
+        start();
+        const unsigned m = class_of(3000) - SMALL_CLASSES;
+        Owner owner;
+        bool gone_round = false;
+        for (unsigned round = 0; round < 12; round++) {
+            owner.does([&] {
+                std::vector<void*> all;
+                for (unsigned i = 0; i < 200; i++) all.push_back(unit_alloc(3000));
+                for (unsigned i = 0; i < 40 + 7 * round; i++) {
+                    unit_free(all.back());
+                    all.pop_back();
+                    gone_round |= unit_kept_is_round(m);
+                }
+                EXPECT_GT(unit_kept_count(m), 2u);
+                while (unit_kept_count(m) > 2) all.push_back(unit_alloc(3000));
+                EXPECT_EQ(std::set<void*>(all.begin(), all.end()).size(), all.size());
+                for (void* p : all) unit_free(p);
+            });
+            unit_visit(true);
+            EXPECT_EQ(used_blocks(), 0u);
+            EXPECT_TRUE(unit_arena_check());
+        }
+        EXPECT_TRUE(gone_round);
+        expect_nothing_left();
+    }));
+}
+
+TEST(Kept, PlacesGoRound) {
+    for (uint64_t ring : {uint64_t{512}, uint64_t{49} * 512, uint64_t{0xffffff00}})
+        for (unsigned from = 0; from < 32; from++)
+            for (int more = -31; more < 32; more++)
+                ASSERT_EQ(unit_kept_place_plus(ring + from * 8, more),
+                          ring + (from + static_cast<unsigned>(more)) % 32 * 8);
 }
 
 // Freeing a block, or taking one, is a use.
