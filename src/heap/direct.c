@@ -43,7 +43,7 @@ static uint32_t countdown_start(struct heap* h, const struct slice* s, uint32_t 
 WEIR_FN WEIR_NOINLINE void direct_begin(struct heap* h, struct slice* s, uint32_t used, uint32_t count) {
     weir_assert(slice_pages(s)->charged == 0);
     uint32_t frees = countdown_start(h, s, used, count);
-    s->push_at = &h->bins[s->size_class].head;
+    s->push_at = (void**)&h->bins[s->size_class].head;
     slab_count_direct(s, used, frees);
     exposure_list_active(h, s);
 }

@@ -355,7 +355,7 @@ WEIR_INLINE void* heap_alloc(size_t size) {
 
 /* Put a block on its slab's list, or into the bin if the slab is direct; the slab belongs to the caller. */
 WEIR_INLINE void slab_push(struct slice* s, block_t* p) {
-    list_head_t* list = s->push_at;
+    list_head_t* list = (list_head_t*)s->push_at;
     p->next = *list;
     /* A fork child may meet this list at any instruction: the link is written before the head. */
     __atomic_signal_fence(__ATOMIC_SEQ_CST);

@@ -88,7 +88,7 @@ struct slice {
          * since a free reads it before it knows what the slice is of. */
         uint16_t* blocks;
     };
-    void* push_at;      /* slab: where the head is of the list that its owner's frees go to; heap/direct.h */
+    void** push_at;     /* slab: where the head is of the list that its owner's frees go to; heap/direct.h */
     struct slice* next; /* list links, with `prev`: the owner's lists, or the free lists of spans */
     uint32_t span_slices;
     uint32_t back; /* CHUNK, rests, FREE_END: distance to the first slice; MOVED: see move.c */

@@ -356,7 +356,7 @@ static const char* direct_wrong(const struct slice* s) {
     const struct heap* h = owner_heap(load_relaxed(&s->owner));
     const struct direct* d = &h->direct[s->size_class];
     if (h->active[s->size_class] != s) return "direct, and not active";
-    if (s->push_at != &h->bins[s->size_class].head) return "direct, and frees go elsewhere";
+    if (s->push_at != (void**)&h->bins[s->size_class].head) return "direct, and frees go elsewhere";
     uint32_t waiting = 0;
     for (const block_t* p = h->bins[s->size_class].head; p != NULL; p = p->next) waiting++;
     uint32_t count = d->count + direct_freed(s) - d->taken;
