@@ -55,17 +55,6 @@ WEIR_INLINE void arch_thread_word_set(void* word) { weir_thread_word = word; }
 #    error "weir runs on x86-64 and aarch64 only"
 #endif
 
-/* The word with `n` added to its low byte, which goes round by itself. x86-64 has an instruction for it,
- * which gcc does not find. */
-WEIR_INLINE uintptr_t arch_low_byte_plus(uintptr_t word, int8_t n) {
-#if defined(__x86_64__)
-    __asm__("addb %1, %b0" : "+q"(word) : "qi"(n) : "cc");
-    return word;
-#else
-    return (word & ~(uintptr_t)0xff) | ((word + (uint8_t)n) & 0xff);
-#endif
-}
-
 /* -DWEIR_TAGS=0 leaves heap tagging out. */
 #ifndef WEIR_TAGS
 #    define WEIR_TAGS 1

@@ -127,15 +127,15 @@ static bool depot_leave(struct heap* h, unsigned m, void* const* blocks, unsigne
 
 static uint16_t* block_known(const void* p) { return arena_block_any(slice_first(slice_find(p)), p); }
 
-/* So many blocks of so many bytes may wait in the ring, more than do. A handler may interrupt, or the child
- * of its fork go on: while a ring has ends and no limit yet, no block is short enough for it. */
+/* So many blocks of so many bytes may wait in the ring, more than do. A handler's fork may have its child go
+ * on in between: while a ring has ends and no limit yet, no block is short enough for it. */
 static void kept_limit_set(struct kept_medium* k, unsigned row, unsigned places, uint32_t bytes) {
-    const uint64_t first = kept_place_first(row);
-    uint64_t none = 0;
-    if (load_relaxed(&k->ends) == none) {
+    if (load_relaxed(&k->ends) == 0) {
+        const uint64_t first = (row + 1) * sizeof(struct kept_ring);
         store_relaxed(&k->bytes, UINT32_MAX);
         __atomic_signal_fence(__ATOMIC_SEQ_CST);
-        (void)cas_acq_rel(&k->ends, &none, first << 32 | first);
+        store_relaxed(&k->ends, first << 32 | first);
+        __atomic_signal_fence(__ATOMIC_SEQ_CST);
     }
     store_relaxed(&k->limit, (uint32_t)kept_place_plus(k->from, (int)places));
     __atomic_signal_fence(__ATOMIC_SEQ_CST);

@@ -33,8 +33,6 @@ WEIR_INLINE size_t medium_bytes(unsigned m) { return size_classes[SMALL_CLASSES 
 WEIR_INLINE uintptr_t kept_place_plus(uintptr_t place, int entries) {
     return arch_low_byte_plus(place, (int8_t)(entries * KEPT_PLACE_BYTES));
 }
-/* A ring's first place. */
-WEIR_INLINE uint32_t kept_place_first(unsigned row) { return (row + 1) * (uint32_t)sizeof(struct kept_ring); }
 WEIR_INLINE unsigned medium_kept_count(const struct kept_medium* k) {
     return (load_relaxed(&k->to) - load_relaxed(&k->from)) % KEPT_RING_BYTES / KEPT_PLACE_BYTES;
 }

@@ -82,4 +82,9 @@ WEIR_INLINE void arch_thread_block_fill(uintptr_t* pointer) { (void)pointer; }
 
 WEIR_INLINE void arch_pause(void) { __asm__ volatile("yield"); }
 
+/* The word with `n` added to its low byte, which goes round by itself. */
+WEIR_INLINE uintptr_t arch_low_byte_plus(uintptr_t word, int8_t n) {
+    return (word & ~(uintptr_t)0xff) | ((word + (uint8_t)n) & 0xff);
+}
+
 #endif
