@@ -1,5 +1,5 @@
 /* isolate.c: libc's calls by which a process confines or detaches itself, wrapped for the helper thread's
- * sake.
+ * sake, and for what is read of the process before it does.
  *
  * The kernel asks for a process of one thread before it lets it into another user, mount or time namespace,
  * and a filter of system calls may forbid what the helper does. So it ends first. The calls do nothing else
@@ -24,6 +24,7 @@
  */
 WEIR_EXPORT __attribute__((weak)) int unshare(int flags) {
     release_helper_stop();
+    os_sandbox_learn();
     long result = syscall(SYS_unshare, flags);
     release_helper_allow();
     return (int)result;
@@ -34,10 +35,19 @@ WEIR_EXPORT __attribute__((weak)) int unshare(int flags) {
 WEIR_EXPORT __attribute__((weak)) int setns(int fd, int kind) {
     int of_threads = CLONE_NEWNET | CLONE_NEWUTS | CLONE_NEWIPC | CLONE_NEWCGROUP | CLONE_NEWPID;
     bool stop = kind == 0 || (kind & ~of_threads) != 0;
-    if (stop) release_helper_stop();
+    if (stop) {
+        release_helper_stop();
+        os_sandbox_learn();
+    }
     long result = syscall(SYS_setns, fd, kind);
     if (stop) release_helper_allow();
     return (int)result;
+}
+
+/* What the new root directory may have no file to tell is read before. */
+WEIR_EXPORT __attribute__((weak)) int chroot(const char* path) {
+    os_sandbox_learn();
+    return (int)syscall(SYS_chroot, path);
 }
 
 /* libc's takes four further words whatever the option; so does the kernel. PR_SET_NO_NEW_PRIVS comes before

@@ -225,9 +225,12 @@ WEIR_FN bool os_module_find(uintptr_t address, char* path, size_t bytes, uintptr
  * libc that keeps state, and no descriptor of the process: it has none of them where the kernel lets it. All
  * signals are blocked in it. It does not keep the process from ending. */
 
-/* At the library's start: remember which process this is, and what sandbox it was started in. Reads a file
- * (15 us), which a later sandbox might forbid. Once; nothing else of this section works before. */
-WEIR_FN void os_sandbox_look(void);
+/* At the library's start: this process may have a helper. None is started before. */
+WEIR_FN void os_helper_enable(void);
+/* Find out, if it is not known, whether the process is in a sandbox that it was started in. Reads a file (40
+ * us at a process's first look into /proc), which a sandbox or another root directory may forbid: called
+ * before the process sets up either. os_sandboxed and os_helper_start do so themselves. Any thread. */
+WEIR_FN void os_sandbox_learn(void);
 /* The program is about to confine itself: what it has not been seen to do may be forbidden, or deadly, and is
  * not done any more. Called before the system call that does it. */
 WEIR_FN void os_sandbox_announced(void);

@@ -127,7 +127,7 @@ static void release_left(struct os_lock* lock) {
 WEIR_FN void release_start(void* thread_word) {
     helper_thread_word = thread_word;
     os_lock_left_hook = release_left;
-    os_sandbox_look();
+    os_helper_enable();
     quiet_ns = core_options.release_delay * 1000000;
     store_relaxed(&release_totals.window_ns, core_options.release_window * 1000000);
     if (core_options.release == 0) store_relaxed(&release_state, (uint32_t)RELEASE_OFF);

@@ -4,17 +4,20 @@
  * Who may call it: tests/contract/run.py. glibc's malloc gives back too little to pass. `sandbox`: a filter
  * that kills whoever makes a thread, set by prctl or by the raw call, after the heap was used. `locked`:
  * mlockall. `nproc`: no process may be made. `user`: unshare(CLONE_NEWUSER), which a process with more than
- * one thread may not.
+ * one thread may not. `root`: a new root directory without /proc, before the program has freed anything.
  *
  * contract: name=sandbox args=sandbox glibc=skip
  * contract: name=sandbox_raw args=sandbox_raw glibc=skip
  * contract: name=locked args=locked glibc=skip
  * contract: name=nproc args=nproc glibc=skip
  * contract: name=user args=user glibc=skip env=WEIR_RELEASE_WINDOW=500
+ * contract: name=root args=root glibc=skip env=WEIR_RELEASE_WINDOW=500
  *
  * SPDX-License-Identifier: Apache-2.0
  */
 #include "release.h"
+#include <dirent.h>
+#include <fcntl.h>
 #include <linux/filter.h>
 #include <linux/seccomp.h>
 #include <sched.h>
@@ -149,6 +152,44 @@ static void test_user(void) {
     }
 }
 
+static int tasks_in(DIR* tasks) {
+    int count = -2;
+    rewinddir(tasks);
+    while (readdir(tasks) != NULL) count++;
+    return count;
+}
+
+/* An empty directory becomes the root; 0, or the call's errno. */
+static int root_change(void) {
+    char path[] = "/tmp/contract-root-XXXXXX";
+    if (!EXPECT(mkdtemp(path) != NULL)) return EEXIST;
+    int old = open("/", O_PATH | O_DIRECTORY);
+    errno = 0;
+    int error = chroot(path) == 0 ? 0 : errno;
+    EXPECT_EQ(unlinkat(old, path + 1, AT_REMOVEDIR), 0);
+    close(old);
+    return error;
+}
+
+/* What an allocator has to know of the process it has read by then: that it may have a thread. */
+static void test_root(void) {
+    DIR* tasks = opendir("/proc/self/task");
+    EXPECT_EQ(tasks_in(tasks), 1);
+    int error = root_change();
+    EXPECT_EQ(error, geteuid() == 0 ? 0 : EPERM);
+    EXPECT_EQ(access("/proc", F_OK), error == 0 ? -1 : 0);
+    struct release_shape* shape = release_shape_new(3);
+    release_grow(shape, 4 << 20, 16, 6000);
+    release_free(shape, 50);
+    int most = 0;
+    for (int ms = 0; ms < 2000 && most < 2; ms++) {
+        usleep(1000);
+        most = tasks_in(tasks);
+    }
+    EXPECT_EQ(most, 2);
+    release_end(shape);
+}
+
 int main(int argc, char** argv) {
     const char* what = argc > 1 ? argv[argc - 1] : "";
     contract_begin();
@@ -158,5 +199,6 @@ int main(int argc, char** argv) {
     if (strcmp(what, "locked") == 0) test_locked();
     if (strcmp(what, "nproc") == 0) test_nproc();
     if (strcmp(what, "user") == 0) test_user();
+    if (strcmp(what, "root") == 0) test_root();
     return contract_end();
 }

@@ -78,7 +78,7 @@ def stranger(bench, work, inside, offline):
 
 # Calls that the library passes on: a limit that is lowered, what only a process of one thread may do, handlers of
 # signals.
-WATCHED = {"setrlimit", "setrlimit64", "prlimit", "prlimit64", "unshare", "setns", "prctl", "sigaction", "__sigaction",
+WATCHED = {"setrlimit", "setrlimit64", "prlimit", "prlimit64", "unshare", "setns", "prctl", "chroot", "sigaction", "__sigaction",
            "signal", "bsd_signal", "ssignal", "sysv_signal", "__sysv_signal", "siginterrupt", "sigignore", "sigset"}
 
 

@@ -17,6 +17,7 @@
 #include <sys/syscall.h>
 #include <thread>
 #include <ucontext.h>
+#include <vector>
 
 namespace {
 
@@ -87,8 +88,8 @@ template <class Body>
 void expect_in_child(Body body) {
     EXPECT_FINE(in_child(
         [&] {
-            EXPECT_FALSE(os_helper_start(stay, nullptr, nullptr)); // nobody has looked at the sandbox
-            os_sandbox_look();
+            EXPECT_FALSE(os_helper_start(stay, nullptr, nullptr)); // it is not enabled
+            os_helper_enable();
             Talk talk;
             if (unit_sanitized) {
                 EXPECT_FALSE(os_helper_start(stay, &talk, nullptr));
@@ -222,7 +223,7 @@ TEST_UNSANITIZED(Helper, DoesNotKeepTheProcessFromEnding) {
         pid_t pid = fork();
         if (pid == 0) {
             alarm(20);
-            os_sandbox_look();
+            os_helper_enable();
             if (!start(&talk) && !unit_sanitized) _exit(99);
             if (way == BY_EXIT) _exit(7);
             pthread_t other;
@@ -252,7 +253,7 @@ TEST_NATIVE(Helper, EndsWhenItIsTheLastThread) {
     pid_t pid = fork();
     if (pid == 0) {
         alarm(20);
-        os_sandbox_look();
+        os_helper_enable();
         if (!start(&talk, stay_while_fit)) _exit(99);
         usleep(5000);
         syscall(SYS_exit, 3);
@@ -356,6 +357,54 @@ TEST_UNEMULATED(Helper, NoticesThatItIsNotLikeTheProcess) {
     });
 }
 
+// An empty directory becomes the root. False: that is not allowed.
+bool root_empties() {
+    char path[] = "/tmp/unit-root-XXXXXX";
+    if (mkdtemp(path) == nullptr) return false;
+    int old = open("/", O_PATH | O_DIRECTORY);
+    bool done = chroot(path) == 0;
+    return unlinkat(old, path + 1, AT_REMOVEDIR) == 0 && close(old) == 0 && done;
+}
+
+// A start costs no file; nor does what was read once, whatever becomes of the process.
+TEST_NATIVE(Helper, ReadsOnceAndNotAtTheStart) {
+    expect_in_child([] {
+        uint64_t before = load_relaxed(&os_call_counts[OS_OTHER]);
+        os_helper_enable();
+        EXPECT_EQ(load_relaxed(&os_call_counts[OS_OTHER]), before + 1);
+        bool sandboxed = os_sandboxed();
+        EXPECT_GT(load_relaxed(&os_call_counts[OS_OTHER]), before + 3);
+        before = load_relaxed(&os_call_counts[OS_OTHER]);
+        EXPECT_EQ(root_empties(), geteuid() == 0);
+        EXPECT_EQ(os_sandboxed(), sandboxed);
+        EXPECT_EQ(load_relaxed(&os_call_counts[OS_OTHER]), before);
+    });
+}
+
+// A sandbox is assumed where there is nothing to read.
+TEST_NATIVE(Helper, IsNotTriedWhereNothingTells) {
+    expect_in_child([] {
+        if (geteuid() != 0) return;
+        ASSERT_TRUE(root_empties());
+        Talk talk;
+        EXPECT_TRUE(os_sandboxed());
+        EXPECT_FALSE(os_helper_start(stay, &talk, nullptr));
+    });
+}
+
+// The user's groups come before what is looked for.
+TEST_NATIVE(Helper, IsAllowedWithManyGroups) {
+    expect_in_child([] {
+        if (geteuid() != 0) return;
+        std::vector<gid_t> groups(4000, 100000); // 27 KiB of them
+        ASSERT_EQ(syscall(SYS_setgroups, groups.size(), groups.data()), 0);
+        EXPECT_FALSE(os_sandboxed());
+        Talk talk;
+        ASSERT_TRUE(start(&talk));
+        stop(&talk);
+    });
+}
+
 // A filter that lets everything pass but clone.
 bool forbid_clone(uint32_t action) {
     struct sock_filter code[] = {
@@ -399,7 +448,7 @@ TEST_UNEMULATED(Helper, IsNotTriedWhereCloneMayKill) {
     expect_in_child([] {
         Talk talk;
         ASSERT_TRUE(forbid_clone(SECCOMP_RET_KILL_PROCESS));
-        os_sandbox_look();
+        os_helper_enable();
         EXPECT_TRUE(os_sandboxed());
         EXPECT_FALSE(os_helper_start(stay, &talk, nullptr));
     });
@@ -408,7 +457,8 @@ TEST_UNEMULATED(Helper, IsNotTriedWhereCloneMayKill) {
 // So that the two above say something.
 TEST_NATIVE(Helper, WouldEndAProcessWhereCloneKills) {
     Ended tried = in_child([] {
-        os_sandbox_look();
+        os_helper_enable();
+        os_sandbox_learn();
         Talk talk;
         forbid_clone(SECCOMP_RET_KILL_PROCESS);
         os_helper_start(stay, &talk, nullptr);
@@ -419,7 +469,7 @@ TEST_NATIVE(Helper, WouldEndAProcessWhereCloneKills) {
 TEST(Helper, IsAllowedAfterAThreadOfTheProgram) {
     expect_in_child([] {
         EXPECT_TRUE(forbid_clone(SECCOMP_RET_ALLOW) || unit_emulated);
-        os_sandbox_look();
+        os_helper_enable();
         os_sandbox_announced();
         Talk talk;
         EXPECT_FALSE(os_helper_start(stay, &talk, nullptr));

@@ -79,7 +79,7 @@ void expect_in_child(Body body) {
         [&] {
             unsetenv("MEMORY_PRESSURE_WATCH");
             unsetenv("MEMORY_PRESSURE_WRITE");
-            os_sandbox_look();
+            os_helper_enable();
             body();
         },
         30));

@@ -3,9 +3,9 @@
  * Who may include it: the crate's build, by -include, so that it comes before every header. A Rust program
  * then has two allocators: weir for what Rust allocates, and libc's for C and C++. With the feature
  * `override` it is left out. setrlimit and prlimit keep their names: weir has to see an address space limit
- * that is lowered; so do unshare, setns and prctl, for which its helper thread has to end, and sigaction and
- * its kin, behind which it watches faults. It deliberately renames all of the exported family, so that none
- * is mixed up.
+ * that is lowered; so do unshare, setns, prctl and chroot, before which its helper thread has to end or to
+ * know what is read, and sigaction and its kin, behind which it watches faults. It deliberately renames all
+ * of the exported family, so that none is mixed up.
  *
  * SPDX-License-Identifier: Apache-2.0
  */

@@ -16,6 +16,12 @@ WEIR_FN long os_call6(enum os_call kind, long number, long a, long b, long c, lo
 WEIR_FN long os_call3(enum os_call kind, long number, long a, long b, long c);
 WEIR_FN long os_call_error(enum os_call kind, long number, long a, long b, long c, long d, long e, long f);
 
+/* A file to read; -1: it cannot be, or a sandbox was announced. os_file_read: 0 at its end, and on failure.
+ */
+WEIR_FN long os_file_open(const char* path);
+WEIR_FN size_t os_file_read(long fd, char* data, size_t bytes);
+WEIR_FN void os_file_close(long fd);
+
 /* What follows "Name:" in the text of a status file, up to its line's end; NULL: no such line. */
 WEIR_FN const char* os_status_line(const char* status, size_t length, const char* name);
 /* The digits of that line as one number; 0 when there are none. */

@@ -77,28 +77,54 @@ static bool helper_wiped;         /* the kernel said that it hands it over as ze
 static bool helper_unforkable;    /* but it does not; Sync: as the next */
 static int helper_process; /* the process that may have a helper; Sync: set while there is one thread */
 
-static uint32_t sandbox_found; /* a filter was there at start, or may have been; Sync: as helper_process */
+/* Whether a filter was there when it was looked for; HIDDEN: nothing tells, and it may be. */
+enum { SANDBOX_UNKNOWN, SANDBOX_NONE, SANDBOX_FOUND, SANDBOX_HIDDEN };
+static uint32_t sandbox; /* Sync: relaxed; set once, by a compare and swap */
 static uint32_t
     sandbox_announcer; /* the process that announced one, 0: none; Sync: relaxed, and the next too: a */
 static uint32_t sandbox_threads; /* helper made at the same moment could also have been made before */
 
-static bool status_is_readable; /* at start; Sync: as helper_process */
-static uint32_t status_is_lost; /* and was not any more when the helper looked; Sync: relaxed, set once */
+static uint32_t
+    status_is_lost; /* could not be read any more when the helper looked; Sync: relaxed, set once */
 
-enum { STATUS_BYTES = 4096 };
+WEIR_FN void os_helper_enable(void) { helper_process = os_process_id(); }
 
-WEIR_FN void os_sandbox_look(void) {
-    char status[STATUS_BYTES];
-    size_t length = os_read_file(WEIR_TEXT("/proc/self/status"), status, sizeof status);
-    static const char name[] = "Seccomp:";
-    const char* filter = os_status_line(status, length, name);
-    helper_process = os_process_id();
-    status_is_readable = filter != NULL;
-    sandbox_found = filter == NULL || os_status_number(status, length, name) != 0;
+/* By small parts: the calling thread may have little stack, and the file is as long as the user has groups.
+ */
+static uint32_t sandbox_read(void) {
+    static const char name[] = "\nSeccomp:\t";
+    char part[128];
+    char mode = '\0';
+    unsigned same = 0; /* characters of the name that came last */
+    long fd = os_file_open(WEIR_TEXT("/proc/self/status"));
+    if (fd < 0) return SANDBOX_HIDDEN;
+    for (size_t n; mode == '\0' && (n = os_file_read(fd, part, sizeof part)) != 0;) {
+        for (size_t i = 0; i < n && mode == '\0'; i++) {
+            if (same == sizeof name - 1)
+                mode = part[i];
+            else
+                same = part[i] == name[same] ? same + 1 : part[i] == name[0];
+        }
+    }
+    os_file_close(fd);
+    return mode == '\0' ? SANDBOX_HIDDEN : mode == '0' ? SANDBOX_NONE : SANDBOX_FOUND;
+}
+
+WEIR_FN void os_sandbox_learn(void) {
+    uint32_t expected = SANDBOX_UNKNOWN;
+    if (load_relaxed(&sandbox) == SANDBOX_UNKNOWN) (void)cas_acq_rel(&sandbox, &expected, sandbox_read());
+}
+
+static bool sandbox_may_be(void) {
+    os_sandbox_learn();
+    return load_relaxed(&sandbox) != SANDBOX_NONE;
 }
 
 WEIR_FN void os_sandbox_announced(void) {
-    if (!os_sandbox_is_announced()) os_overcommit_remember();
+    if (!os_sandbox_is_announced()) {
+        os_overcommit_remember();
+        os_sandbox_learn();
+    }
     store_relaxed(&sandbox_threads, 0u);
     store_relaxed(&sandbox_announcer, (uint32_t)os_process_id());
 }
@@ -110,14 +136,14 @@ WEIR_FN void os_sandbox_thread_seen(void) {
 WEIR_VAR uint32_t os_sandbox_is_own;
 WEIR_FN bool os_sandbox_is_announced(void) { return load_relaxed(&sandbox_announcer) != 0; }
 
-WEIR_FN bool os_sandboxed(void) { return sandbox_found != 0 || os_sandbox_is_announced(); }
+WEIR_FN bool os_sandboxed(void) { return os_sandbox_is_announced() || sandbox_may_be(); }
 
 /* A child of vfork announces into its parent's memory: the parent is not bound by that. */
 static bool helper_is_allowed(void) {
     if (!config_helper_possible || helper_process == 0 || getauxval(AT_SECURE) != 0) return false;
     if (helper_unforkable || load_relaxed(&status_is_lost) != 0 || os_tsan_is_blind()) return false;
     if (__atomic_load_n(&helper_forbidden, __ATOMIC_SEQ_CST) != 0) return false;
-    bool confined = sandbox_found != 0 || load_relaxed(&sandbox_announcer) == (uint32_t)helper_process;
+    bool confined = load_relaxed(&sandbox_announcer) == (uint32_t)helper_process || sandbox_may_be();
     if (confined && load_relaxed(&sandbox_threads) == 0)
         return false; /* before any call: a filter may kill */
     return os_process_id() == helper_process;
@@ -258,7 +284,7 @@ static uint64_t helper_identity(const char* path, bool* last) {
     static const char names[][17] = {
         "Uid:",    "Gid:",    "Groups:",  "CapInh:",     "CapPrm:",         "CapEff:",
         "CapBnd:", "CapAmb:", "Seccomp:", "NoNewPrivs:", "Seccomp_filters:"};
-    char status[STATUS_BYTES];
+    char status[4096];
     size_t length = os_read_file(path, status, sizeof status);
     const char* state = os_status_line(status, length, WEIR_TEXT("State:"));
     if (state == NULL) return 0;
@@ -290,7 +316,9 @@ static int helper_status_of_first(void) {
 
 WEIR_FN bool os_helper_fits(void) {
     /* Nothing to see, or a filter has come since the program's start that may forbid a look. */
-    if (!status_is_readable || load_relaxed(&sandbox_announcer) == (uint32_t)helper_process) return true;
+    if (load_relaxed(&sandbox) == SANDBOX_HIDDEN ||
+        load_relaxed(&sandbox_announcer) == (uint32_t)helper_process)
+        return true;
     bool last = false;
     uint64_t of_process = helper_identity(WEIR_TEXT("/proc/self/status"), &last);
     uint64_t mine = helper_identity(WEIR_TEXT("/proc/thread-self/status"), &last);

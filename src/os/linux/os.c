@@ -273,17 +273,24 @@ WEIR_FN bool os_charge_probe(size_t bytes) {
     return true;
 }
 
+WEIR_FN long os_file_open(const char* path) {
+    if (os_sandbox_is_announced()) return -1;
+    return os_call6(OS_OTHER, SYS_openat, AT_FDCWD, (long)path, O_RDONLY | O_CLOEXEC, 0, 0, 0);
+}
+
+WEIR_FN size_t os_file_read(long fd, char* data, size_t bytes) {
+    long n = os_call3(OS_OTHER, SYS_read, fd, (long)data, (long)bytes);
+    return n < 0 ? 0 : (size_t)n;
+}
+
+WEIR_FN void os_file_close(long fd) { os_call3(OS_OTHER, SYS_close, fd, 0, 0); }
+
 WEIR_FN size_t os_read_file(const char* path, char* data, size_t bytes) {
-    if (os_sandbox_is_announced()) return 0;
-    long fd = os_call6(OS_OTHER, SYS_openat, AT_FDCWD, (long)path, O_RDONLY | O_CLOEXEC, 0, 0, 0);
+    long fd = os_file_open(path);
     if (fd < 0) return 0;
     size_t length = 0;
-    while (length < bytes) {
-        long n = os_call3(OS_OTHER, SYS_read, fd, (long)(data + length), (long)(bytes - length));
-        if (n <= 0) break;
-        length += (size_t)n;
-    }
-    os_call3(OS_OTHER, SYS_close, fd, 0, 0);
+    for (size_t n; length < bytes && (n = os_file_read(fd, data + length, bytes - length)) != 0;) length += n;
+    os_file_close(fd);
     return length;
 }
 
