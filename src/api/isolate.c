@@ -44,10 +44,12 @@ WEIR_EXPORT __attribute__((weak)) int setns(int fd, int kind) {
     return (int)result;
 }
 
-/* What the new root directory may have no file to tell is read before. */
+/* What the new root directory may have no file to tell is read before. Libraries that emulate a root
+ * directory have a definition of it, too. */
 WEIR_EXPORT __attribute__((weak)) int chroot(const char* path) {
     os_sandbox_learn();
-    return (int)syscall(SYS_chroot, path);
+    int (*next)(const char*) = (int (*)(const char*))os_symbol_next("chroot");
+    return next != NULL ? next(path) : (int)syscall(SYS_chroot, path);
 }
 
 /* libc's takes four further words whatever the option; so does the kernel. PR_SET_NO_NEW_PRIVS comes before

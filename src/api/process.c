@@ -65,6 +65,7 @@ static void thread_attached(bool first) {
     wire_reached();
     if (!first) {
         os_sandbox_thread_seen();
+        os_sandbox_learn(); /* before threads are many, which may count on the numbers that descriptors get */
         uint32_t expected = KEY_NONE;
         if (cas_acq_rel(&thread_key_state, &expected, KEY_MAKING)) {
             bool made = pthread_key_create(&thread_key, thread_exit) == 0;
@@ -144,6 +145,8 @@ static __attribute__((destructor)) void library_end(void) {
 /* RLIMIT_AS counts address space that is only set aside: when a program lowers the limit, what is behind
  * the heap's frontier goes, so that the program's own mappings fit. */
 static int limit_set(int pid, unsigned resource, const struct rlimit* limit, struct rlimit* old) {
+    if (resource == RLIMIT_NOFILE && limit != NULL)
+        os_sandbox_learn(); /* while there is a descriptor for it */
     int result = (int)syscall(SYS_prlimit64, pid, resource, limit, old);
     if (result == 0 && resource == RLIMIT_AS && limit != NULL && (pid == 0 || pid == os_process_id()) &&
         limit->rlim_cur < 2 * ((uint64_t)regions[0].slices << SLICE_SHIFT))

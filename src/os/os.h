@@ -227,15 +227,18 @@ WEIR_FN bool os_module_find(uintptr_t address, char* path, size_t bytes, uintptr
 
 /* At the library's start: this process may have a helper. None is started before. */
 WEIR_FN void os_helper_enable(void);
-/* Find out, if it is not known, whether the process is in a sandbox that it was started in. Reads a file (40
- * us at a process's first look into /proc), which a sandbox or another root directory may forbid: called
- * before the process sets up either. os_sandboxed and os_helper_start do so themselves. Any thread. */
+/* Find out, once, whether a filter of system calls is there. Reads a file (40 us at a process's first look
+ * into /proc), which a filter of the program's own, another root directory or a limit may forbid later:
+ * called before the program sets up one of these, and when it gets a second thread. os_sandboxed and
+ * os_helper_start call it. Any thread; safe in signal handlers. */
 WEIR_FN void os_sandbox_learn(void);
 /* The program is about to confine itself: what it has not been seen to do may be forbidden, or deadly, and is
  * not done any more. Called before the system call that does it. */
 WEIR_FN void os_sandbox_announced(void);
 /* A thread of the program's own was made: threads are allowed. Cheap. */
 WEIR_FN void os_sandbox_thread_seen(void);
+/* Whether there may be a filter, found or announced, that forbids what few programs do. Calls
+ * os_sandbox_learn. */
 WEIR_FN bool os_sandboxed(void);
 /* Whether the program itself asked for a filter, by prctl: from then on it may be killed for any call that it
  * does not need, reading a clock among them. */

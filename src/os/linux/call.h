@@ -1,4 +1,4 @@
-/* call.h: what the files of os/linux share: counted system calls, and the lines of /proc/self/status.
+/* call.h: what the files of os/linux share: counted system calls, and the lines of status files of /proc.
  *
  * For those files alone.
  *
@@ -16,16 +16,16 @@ WEIR_FN long os_call6(enum os_call kind, long number, long a, long b, long c, lo
 WEIR_FN long os_call3(enum os_call kind, long number, long a, long b, long c);
 WEIR_FN long os_call_error(enum os_call kind, long number, long a, long b, long c, long d, long e, long f);
 
-/* A file to read; -1: it cannot be, or a sandbox was announced. os_file_read: 0 at its end, and on failure.
- */
-WEIR_FN long os_file_open(const char* path);
-WEIR_FN size_t os_file_read(long fd, char* data, size_t bytes);
-WEIR_FN void os_file_close(long fd);
-
-/* What follows "Name:" in the text of a status file, up to its line's end; NULL: no such line. */
-WEIR_FN const char* os_status_line(const char* status, size_t length, const char* name);
-/* The digits of that line as one number; 0 when there are none. */
-WEIR_FN uint64_t os_status_number(const char* status, size_t length, const char* name);
+/* The name of a line in a status file of /proc, without the colon. */
+enum { STATUS_NAME_BYTES = 16 };
+typedef char status_name_t[STATUS_NAME_BYTES];
+/* A character of what follows the colon in a line that has the name of that number, its end included. */
+typedef void (*status_see_t)(void* context, unsigned line, char c);
+/* Have `see` called for each of these, in the file's order. Little stack is used, and the file may be of any
+ * length: it has a line of all the user's groups. 0, or a negative errno: -ECANCELED where a sandbox was
+ * announced. */
+WEIR_FN long os_status_scan(const char* path, const status_name_t* names, unsigned count, status_see_t see,
+                            void* context);
 
 /* Whether the program has begun to confine itself: files may not be opened any more. Before it does, what
  * will be asked for later is read. */

@@ -79,40 +79,41 @@ static int helper_process; /* the process that may have a helper; Sync: set whil
 
 /* Whether a filter was there when it was looked for; HIDDEN: nothing tells, and it may be. */
 enum { SANDBOX_UNKNOWN, SANDBOX_NONE, SANDBOX_FOUND, SANDBOX_HIDDEN };
-static uint32_t sandbox; /* Sync: relaxed; set once, by a compare and swap */
-static uint32_t
-    sandbox_announcer; /* the process that announced one, 0: none; Sync: relaxed, and the next too: a */
-static uint32_t sandbox_threads; /* helper made at the same moment could also have been made before */
+static uint32_t sandbox;           /* Sync: relaxed; all threads that do not know it read the same */
+static uint32_t sandbox_readers;   /* threads that read just now. Sync: os_sandbox_announced */
+static uint32_t sandbox_announcer; /* the process that announced one, 0: none. Sync: os_sandbox_announced */
+static uint32_t sandbox_threads;   /* Sync: relaxed; a helper that is made now could have been made before */
 
 static uint32_t
     status_is_lost; /* could not be read any more when the helper looked; Sync: relaxed, set once */
 
-WEIR_FN void os_helper_enable(void) { helper_process = os_process_id(); }
+/* A library that was loaded late comes behind libc: it does not see what the program does to itself. */
+WEIR_FN void os_helper_enable(void) {
+    helper_process = os_process_id();
+    if (WEIR_TLS_IS_DYNAMIC) os_sandbox_learn();
+}
 
-/* By small parts: the calling thread may have little stack, and the file is as long as the user has groups.
- */
+static void sandbox_see(void* mode, unsigned line, char c) {
+    (void)line;
+    if (c >= '0' && c <= '9') *(char*)mode = c;
+}
+
+/* UNKNOWN: not just now, as descriptors or memory are short. */
 static uint32_t sandbox_read(void) {
-    static const char name[] = "\nSeccomp:\t";
-    char part[128];
+    static const status_name_t name = "Seccomp";
     char mode = '\0';
-    unsigned same = 0; /* characters of the name that came last */
-    long fd = os_file_open(WEIR_TEXT("/proc/self/status"));
-    if (fd < 0) return SANDBOX_HIDDEN;
-    for (size_t n; mode == '\0' && (n = os_file_read(fd, part, sizeof part)) != 0;) {
-        for (size_t i = 0; i < n && mode == '\0'; i++) {
-            if (same == sizeof name - 1)
-                mode = part[i];
-            else
-                same = part[i] == name[same] ? same + 1 : part[i] == name[0];
-        }
-    }
-    os_file_close(fd);
-    return mode == '\0' ? SANDBOX_HIDDEN : mode == '0' ? SANDBOX_NONE : SANDBOX_FOUND;
+    long error = os_status_scan(WEIR_TEXT("/proc/self/status"), &name, 1, sandbox_see, &mode);
+    if (error == -EMFILE || error == -ENFILE || error == -ENOMEM || error == -EINTR || error == -ECANCELED)
+        return SANDBOX_UNKNOWN;
+    return error != 0 || mode == '\0' ? SANDBOX_HIDDEN : mode == '0' ? SANDBOX_NONE : SANDBOX_FOUND;
 }
 
 WEIR_FN void os_sandbox_learn(void) {
-    uint32_t expected = SANDBOX_UNKNOWN;
-    if (load_relaxed(&sandbox) == SANDBOX_UNKNOWN) (void)cas_acq_rel(&sandbox, &expected, sandbox_read());
+    if (load_relaxed(&sandbox) != SANDBOX_UNKNOWN) return;
+    (void)__atomic_fetch_add(&sandbox_readers, 1u, __ATOMIC_SEQ_CST);
+    uint32_t found = sandbox_read();
+    if (found != SANDBOX_UNKNOWN) store_relaxed(&sandbox, found);
+    (void)__atomic_fetch_sub(&sandbox_readers, 1u, __ATOMIC_SEQ_CST);
 }
 
 static bool sandbox_may_be(void) {
@@ -120,13 +121,20 @@ static bool sandbox_may_be(void) {
     return load_relaxed(&sandbox) != SANDBOX_NONE;
 }
 
+/* Sync: a thread that reads a file says so before it looks whether a sandbox is announced, and one that
+ * announces it looks for readers afterwards (seq_cst). It waits for them, as a filter for all threads may
+ * kill for what they do; not for ever, as its handler may have interrupted one. */
 WEIR_FN void os_sandbox_announced(void) {
+    enum { tries = 100, try_ns = 100000 };
     if (!os_sandbox_is_announced()) {
         os_overcommit_remember();
         os_sandbox_learn();
     }
     store_relaxed(&sandbox_threads, 0u);
-    store_relaxed(&sandbox_announcer, (uint32_t)os_process_id());
+    __atomic_store_n(&sandbox_announcer, (uint32_t)os_process_id(), __ATOMIC_SEQ_CST);
+    uint32_t readers;
+    for (unsigned i = 0; i < tries && (readers = load_seq_cst(&sandbox_readers)) != 0; i++)
+        os_futex_wait_for(&sandbox_readers, readers, try_ns);
 }
 
 WEIR_FN void os_sandbox_thread_seen(void) {
@@ -134,7 +142,7 @@ WEIR_FN void os_sandbox_thread_seen(void) {
 }
 
 WEIR_VAR uint32_t os_sandbox_is_own;
-WEIR_FN bool os_sandbox_is_announced(void) { return load_relaxed(&sandbox_announcer) != 0; }
+WEIR_FN bool os_sandbox_is_announced(void) { return load_seq_cst(&sandbox_announcer) != 0; }
 
 WEIR_FN bool os_sandboxed(void) { return os_sandbox_is_announced() || sandbox_may_be(); }
 
@@ -144,8 +152,7 @@ static bool helper_is_allowed(void) {
     if (helper_unforkable || load_relaxed(&status_is_lost) != 0 || os_tsan_is_blind()) return false;
     if (__atomic_load_n(&helper_forbidden, __ATOMIC_SEQ_CST) != 0) return false;
     bool confined = load_relaxed(&sandbox_announcer) == (uint32_t)helper_process || sandbox_may_be();
-    if (confined && load_relaxed(&sandbox_threads) == 0)
-        return false; /* before any call: a filter may kill */
+    if (confined && load_relaxed(&sandbox_threads) == 0) return false; /* before clone: a filter may kill */
     return os_process_id() == helper_process;
 }
 
@@ -279,26 +286,33 @@ WEIR_FN bool os_helper_runs(void) {
     return me != NULL && load_relaxed(&me->tid) != 0;
 }
 
-/* A number that differs where two threads' identity or confinement does; 0: not to be had. */
-static uint64_t helper_identity(const char* path, bool* last) {
-    static const char names[][17] = {
-        "Uid:",    "Gid:",    "Groups:",  "CapInh:",     "CapPrm:",         "CapEff:",
-        "CapBnd:", "CapAmb:", "Seccomp:", "NoNewPrivs:", "Seccomp_filters:"};
-    char status[4096];
-    size_t length = os_read_file(path, status, sizeof status);
-    const char* state = os_status_line(status, length, WEIR_TEXT("State:"));
-    if (state == NULL) return 0;
-    /* The first thread may have ended before the others: its remains count as a thread. */
-    if (state + 1 < status + length && state[1] == 'Z')
-        *last = os_status_number(status, length, WEIR_TEXT("Threads:")) <= 2;
-    uint64_t hash = 0xcbf29ce484222325u; /* FNV-1a */
-    for (unsigned i = 0; i < sizeof names / sizeof *names; i++) {
-        const char* at = os_status_line(status, length, names[i]);
-        for (; at != NULL && at < status + length && *at != '\n'; at++)
-            hash = (hash ^ (unsigned char)*at) * 0x100000001b3u;
-        hash = (hash ^ i) * 0x100000001b3u;
+/* What a status file says of a thread: `hash` differs where two threads' identity or confinement does. */
+struct identity {
+    uint64_t hash; /* FNV-1a */
+    unsigned threads;
+    char state;
+};
+
+static void identity_see(void* identity, unsigned line, char c) {
+    enum { state, threads };
+    struct identity* id = identity;
+    if (line == state) {
+        if (c >= 'A' && id->state == '\0') id->state = c; /* what it stands for follows */
+    } else if (line == threads) {
+        if (c >= '0' && c <= '9') id->threads = id->threads * 10 + (unsigned)(c - '0');
+    } else {
+        id->hash = (id->hash ^ (unsigned char)c) * 0x100000001b3u;
     }
-    return hash | 1;
+}
+
+/* False: it is not to be had. */
+static bool identity_read(const char* path, struct identity* id) {
+    static const status_name_t names[] = {
+        "State",  "Threads", "Uid",    "Gid",     "Groups",     "CapInh",         "CapPrm",
+        "CapEff", "CapBnd",  "CapAmb", "Seccomp", "NoNewPrivs", "Seccomp_filters"};
+    *id = (struct identity){.hash = 0xcbf29ce484222325u};
+    return os_status_scan(path, names, sizeof names / sizeof *names, identity_see, id) == 0 &&
+           id->state != '\0';
 }
 
 /* What the first thread ended with, from the last field of its line. A process that ends thread by thread may
@@ -319,12 +333,17 @@ WEIR_FN bool os_helper_fits(void) {
     if (load_relaxed(&sandbox) == SANDBOX_HIDDEN ||
         load_relaxed(&sandbox_announcer) == (uint32_t)helper_process)
         return true;
-    bool last = false;
-    uint64_t of_process = helper_identity(WEIR_TEXT("/proc/self/status"), &last);
-    uint64_t mine = helper_identity(WEIR_TEXT("/proc/thread-self/status"), &last);
-    if (of_process == 0 || mine == 0) store_relaxed(&status_is_lost, 1u); /* a new root directory */
+    struct identity first, mine;
+    bool known = identity_read(WEIR_TEXT("/proc/self/status"), &first) &&
+                 identity_read(WEIR_TEXT("/proc/thread-self/status"), &mine);
+    if (!known) {
+        store_relaxed(&status_is_lost, 1u); /* a new root directory */
+        return false;
+    }
+    /* The first thread may have ended before the others: its remains count as a thread. */
+    bool last = first.state == 'Z' && first.threads <= 2;
     if (last) helper->exit_status = helper_status_of_first();
-    return !last && of_process != 0 && of_process == mine;
+    return !last && first.hash == mine.hash;
 }
 
 WEIR_FN void os_helper_await(void) {
@@ -369,6 +388,7 @@ WEIR_FN void os_helper_fork_child(void) {
         store_relaxed(&helper->tid, 0u);
         store_relaxed(&helper->last, 0u);
     }
+    store_relaxed(&sandbox_readers, 0u);
     helper_process = os_process_id();
     /* Filters are inherited, and so is what was learned of them. */
     if (sandbox_announcer != 0) sandbox_announcer = (uint32_t)helper_process;

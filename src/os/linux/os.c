@@ -273,24 +273,24 @@ WEIR_FN bool os_charge_probe(size_t bytes) {
     return true;
 }
 
-WEIR_FN long os_file_open(const char* path) {
-    if (os_sandbox_is_announced()) return -1;
-    return os_call6(OS_OTHER, SYS_openat, AT_FDCWD, (long)path, O_RDONLY | O_CLOEXEC, 0, 0, 0);
+static long text_file_open(const char* path) {
+    if (os_sandbox_is_announced()) return -ECANCELED;
+    return os_call_error(OS_OTHER, SYS_openat, AT_FDCWD, (long)path, O_RDONLY | O_CLOEXEC, 0, 0, 0);
 }
 
-WEIR_FN size_t os_file_read(long fd, char* data, size_t bytes) {
-    long n = os_call3(OS_OTHER, SYS_read, fd, (long)data, (long)bytes);
-    return n < 0 ? 0 : (size_t)n;
+static long text_file_read(long fd, char* data, size_t bytes) {
+    return os_call_error(OS_OTHER, SYS_read, fd, (long)data, (long)bytes, 0, 0, 0);
 }
 
-WEIR_FN void os_file_close(long fd) { os_call3(OS_OTHER, SYS_close, fd, 0, 0); }
+static void text_file_close(long fd) { os_call3(OS_OTHER, SYS_close, fd, 0, 0); }
 
 WEIR_FN size_t os_read_file(const char* path, char* data, size_t bytes) {
-    long fd = os_file_open(path);
+    long fd = text_file_open(path);
     if (fd < 0) return 0;
     size_t length = 0;
-    for (size_t n; length < bytes && (n = os_file_read(fd, data + length, bytes - length)) != 0;) length += n;
-    os_file_close(fd);
+    for (long n; length < bytes && (n = text_file_read(fd, data + length, bytes - length)) > 0;)
+        length += (size_t)n;
+    text_file_close(fd);
     return length;
 }
 
@@ -310,32 +310,57 @@ WEIR_FN void* os_map_file(const char* path, size_t* bytes) {
     return p == -1 ? NULL : (void*)p;
 }
 
-WEIR_FN const char* os_status_line(const char* status, size_t length, const char* name) {
-    size_t name_length = text_length(name, 32);
-    const char* end = status + length;
-    for (const char* line = status; line < end && name_length < (size_t)(end - line);) {
-        size_t i = 0;
-        while (i < name_length && line[i] == name[i]) i++;
-        if (i == name_length) return line + i;
-        while (line < end && *line != '\n') line++;
-        line += line < end;
+/* Which of the names it is; `count`: none. */
+static unsigned status_line(const status_name_t* names, unsigned count, const char* name, unsigned length) {
+    unsigned i = 0;
+    for (; i < count; i++) {
+        unsigned same = 0;
+        while (same < length && names[i][same] == name[same]) same++;
+        if (same == length && names[i][same] == '\0') break;
     }
-    return NULL;
+    return i;
 }
 
-WEIR_FN uint64_t os_status_number(const char* status, size_t length, const char* name) {
-    const char* at = os_status_line(status, length, name);
-    uint64_t n = 0;
-    for (; at != NULL && at < status + length && *at != '\n'; at++)
-        if (*at >= '0' && *at <= '9') n = n * 10 + (uint64_t)(*at - '0');
+WEIR_FN long os_status_scan(const char* path, const status_name_t* names, unsigned count, status_see_t see,
+                            void* context) {
+    char part[128];
+    status_name_t name;
+    unsigned length = 0; /* of what is known of the line's name */
+    unsigned line = count;
+    bool named = false;
+    long fd = text_file_open(path);
+    if (fd < 0) return fd;
+    long n;
+    while ((n = text_file_read(fd, part, sizeof part)) > 0) {
+        for (long i = 0; i < n; i++) {
+            char c = part[i];
+            if (named && line < count) see(context, line, c);
+            if (c == '\n') {
+                named = false;
+                length = 0;
+            } else if (!named && c == ':') {
+                named = true;
+                line = length < sizeof name ? status_line(names, count, name, length) : count;
+            } else if (!named && length < sizeof name) {
+                name[length++] = c;
+            }
+        }
+    }
+    text_file_close(fd);
     return n;
 }
 
+static void resident_see(void* numbers, unsigned line, char c) {
+    uint64_t* number = (uint64_t*)numbers + line;
+    if (c >= '0' && c <= '9') *number = *number * 10 + (uint64_t)(c - '0');
+}
+
 WEIR_FN void os_resident(uint64_t* now, uint64_t* peak) {
-    char status[4096];
-    size_t length = os_read_file(WEIR_TEXT("/proc/self/status"), status, sizeof status);
-    *now = os_status_number(status, length, "VmRSS:") * KIB;
-    *peak = os_status_number(status, length, "VmHWM:") * KIB;
+    static const status_name_t names[] = {"VmRSS", "VmHWM"};
+    uint64_t numbers[] = {0, 0};
+    (void)os_status_scan(WEIR_TEXT("/proc/self/status"), names, 2, resident_see, numbers);
+    *now = numbers[0] * KIB;
+    *peak = numbers[1] * KIB;
 }
 
 static uint32_t overcommit_mode; /* the digit, remembered for a sandbox; 0: read it. Sync: relaxed */

@@ -125,11 +125,23 @@ static bool watch_open_psi(const char* path) {
     return watch->fd >= 0;
 }
 
+/* What follows a line's start in a text, to the text's end; NULL: no line starts so. */
+static const char* behind_start(const char* text, size_t length, const char* start) {
+    const char* end = text + length;
+    for (const char* line = text; line < end; line++) {
+        size_t i = 0;
+        while (start[i] != '\0' && line + i < end && line[i] == start[i]) i++;
+        if (start[i] == '\0') return line + i;
+        while (line < end && *line != '\n') line++;
+    }
+    return NULL;
+}
+
 /* A file of the process's own cgroup of the one hierarchy (v2): root + what follows "0::" + name. */
 static bool cgroup_path(char* path, size_t size, const char* name) {
     char groups[PRESSURE_PATH_MAX];
     size_t length = os_read_file("/proc/self/cgroup", groups, sizeof groups);
-    const char* at = os_status_line(groups, length, "0::");
+    const char* at = behind_start(groups, length, "0::");
     if (at == NULL) return false;
     struct text t = text_make(path, size);
     text_string(&t, os_cgroup_root);
