@@ -227,10 +227,10 @@ WEIR_FN bool os_module_find(uintptr_t address, char* path, size_t bytes, uintptr
 
 /* At the library's start: this process may have a helper. None is started before. */
 WEIR_FN void os_helper_enable(void);
-/* Find out, once, whether a filter of system calls is there. Reads a file (40 us at a process's first look
- * into /proc), which a filter of the program's own, another root directory or a limit may forbid later:
- * called before the program sets up one of these, and when it gets a second thread. os_sandboxed and
- * os_helper_start call it. Any thread; safe in signal handlers. */
+/* Find out, once (again where descriptors were short), whether a filter of system calls is there. Reads a
+ * file (40 us at a process's first look into /proc), which a filter of the program's own, another root
+ * directory or a limit may forbid later: called before the program sets up one of these, and when it gets a
+ * second thread. os_sandboxed and os_helper_start call it. Any thread; safe in signal handlers. */
 WEIR_FN void os_sandbox_learn(void);
 /* The program is about to confine itself: what it has not been seen to do may be forbidden, or deadly, and is
  * not done any more. Called before the system call that does it. */

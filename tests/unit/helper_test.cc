@@ -452,7 +452,10 @@ TEST_NATIVE(Helper, IsAllowedAfterAChildOfVforkAnnouncedASandbox) {
         int status = -1;
         ASSERT_EQ(waitpid(pid, &status, 0), pid);
         Talk talk;
-        ASSERT_TRUE(start(&talk));
+        ASSERT_TRUE(start(&talk, stay_while_fit));
+        usleep(20000);
+        EXPECT_TRUE(os_helper_runs());
+        EXPECT_EQ(load_acquire(&talk.fits), 1u);
         stop(&talk);
     });
 }

@@ -79,8 +79,8 @@ static int helper_process; /* the process that may have a helper; Sync: set whil
 
 /* Whether a filter was there when it was looked for; HIDDEN: nothing tells, and it may be. */
 enum { SANDBOX_UNKNOWN, SANDBOX_NONE, SANDBOX_FOUND, SANDBOX_HIDDEN };
-static uint32_t sandbox;           /* Sync: relaxed; all threads that do not know it read the same */
-static uint32_t sandbox_readers;   /* threads that read just now. Sync: os_sandbox_announced */
+static uint32_t sandbox;           /* Sync: relaxed; the first answer stays */
+static uint32_t sandbox_readers;   /* threads in os_sandbox_learn. Sync: os_sandbox_announced */
 static uint32_t sandbox_announcer; /* the process that announced one, 0: none. Sync: os_sandbox_announced */
 static uint32_t sandbox_threads;   /* Sync: relaxed; a helper that is made now could have been made before */
 
@@ -98,21 +98,26 @@ static void sandbox_see(void* mode, unsigned line, char c) {
     if (c >= '0' && c <= '9') *(char*)mode = c;
 }
 
-/* UNKNOWN: not just now, as descriptors or memory are short. */
+/* Whether a file could not be read just now, and may be later. */
+static bool is_short_now(long error) {
+    return error == -EMFILE || error == -ENFILE || error == -ENOMEM || error == -EINTR;
+}
+
 static uint32_t sandbox_read(void) {
     static const status_name_t name = "Seccomp";
     char mode = '\0';
     long error = os_status_scan(WEIR_TEXT("/proc/self/status"), &name, 1, sandbox_see, &mode);
-    if (error == -EMFILE || error == -ENFILE || error == -ENOMEM || error == -EINTR || error == -ECANCELED)
-        return SANDBOX_UNKNOWN;
+    if (is_short_now(error) || error == -ECANCELED) return SANDBOX_UNKNOWN;
     return error != 0 || mode == '\0' ? SANDBOX_HIDDEN : mode == '0' ? SANDBOX_NONE : SANDBOX_FOUND;
 }
 
 WEIR_FN void os_sandbox_learn(void) {
+    uint32_t expected = SANDBOX_UNKNOWN;
     if (load_relaxed(&sandbox) != SANDBOX_UNKNOWN) return;
     (void)__atomic_fetch_add(&sandbox_readers, 1u, __ATOMIC_SEQ_CST);
     uint32_t found = sandbox_read();
-    if (found != SANDBOX_UNKNOWN) store_relaxed(&sandbox, found);
+    /* Relaxed: the word is all there is to know. */
+    (void)__atomic_compare_exchange_n(&sandbox, &expected, found, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED);
     (void)__atomic_fetch_sub(&sandbox_readers, 1u, __ATOMIC_SEQ_CST);
 }
 
@@ -121,9 +126,9 @@ static bool sandbox_may_be(void) {
     return load_relaxed(&sandbox) != SANDBOX_NONE;
 }
 
-/* Sync: a thread that reads a file says so before it looks whether a sandbox is announced, and one that
- * announces it looks for readers afterwards (seq_cst). It waits for them, as a filter for all threads may
- * kill for what they do; not for ever, as its handler may have interrupted one. */
+/* Sync: a thread in os_sandbox_learn says so before it looks whether a sandbox is announced, and one that
+ * announces it looks for such threads afterwards (seq_cst). It waits for them, as a filter for all threads
+ * may kill for what they do; 10 ms at most, as its handler may have interrupted one. */
 WEIR_FN void os_sandbox_announced(void) {
     enum { tries = 100, try_ns = 100000 };
     if (!os_sandbox_is_announced()) {
@@ -305,14 +310,14 @@ static void identity_see(void* identity, unsigned line, char c) {
     }
 }
 
-/* False: it is not to be had. */
-static bool identity_read(const char* path, struct identity* id) {
+/* 0, or a negative errno. */
+static long identity_read(const char* path, struct identity* id) {
     static const status_name_t names[] = {
         "State",  "Threads", "Uid",    "Gid",     "Groups",     "CapInh",         "CapPrm",
         "CapEff", "CapBnd",  "CapAmb", "Seccomp", "NoNewPrivs", "Seccomp_filters"};
     *id = (struct identity){.hash = 0xcbf29ce484222325u};
-    return os_status_scan(path, names, sizeof names / sizeof *names, identity_see, id) == 0 &&
-           id->state != '\0';
+    long error = os_status_scan(path, names, sizeof names / sizeof *names, identity_see, id);
+    return error == 0 && id->state == '\0' ? -ENOENT : error;
 }
 
 /* What the first thread ended with, from the last field of its line. A process that ends thread by thread may
@@ -334,11 +339,12 @@ WEIR_FN bool os_helper_fits(void) {
         load_relaxed(&sandbox_announcer) == (uint32_t)helper_process)
         return true;
     struct identity first, mine;
-    bool known = identity_read(WEIR_TEXT("/proc/self/status"), &first) &&
-                 identity_read(WEIR_TEXT("/proc/thread-self/status"), &mine);
-    if (!known) {
-        store_relaxed(&status_is_lost, 1u); /* a new root directory */
-        return false;
+    long error = identity_read(WEIR_TEXT("/proc/self/status"), &first);
+    if (error == 0) error = identity_read(WEIR_TEXT("/proc/thread-self/status"), &mine);
+    if (error != 0) {
+        bool lost = error != -ECANCELED && !is_short_now(error);
+        if (lost) store_relaxed(&status_is_lost, 1u); /* a new root directory */
+        return error == -ECANCELED;                   /* announced just now, or by a child of vfork */
     }
     /* The first thread may have ended before the others: its remains count as a thread. */
     bool last = first.state == 'Z' && first.threads <= 2;

@@ -128,7 +128,7 @@ static bool watch_open_psi(const char* path) {
 /* What follows a line's start in a text, to the text's end; NULL: no line starts so. */
 static const char* behind_start(const char* text, size_t length, const char* start) {
     const char* end = text + length;
-    for (const char* line = text; line < end; line++) {
+    for (const char* line = text; line < end; line += line < end) {
         size_t i = 0;
         while (start[i] != '\0' && line + i < end && line[i] == start[i]) i++;
         if (start[i] == '\0') return line + i;
