@@ -336,13 +336,18 @@ TEST(Helper, HoldsNoFileOfTheProcess) {
     });
 }
 
+// It has looked some times, and stays.
+void start_and_fit(Talk* talk) {
+    ASSERT_TRUE(start(talk, stay_while_fit));
+    usleep(20000);
+    EXPECT_TRUE(os_helper_runs());
+    EXPECT_EQ(load_acquire(&talk->fits), 1u);
+}
+
 TEST_UNEMULATED(Helper, NoticesThatItIsNotLikeTheProcess) {
     expect_in_child([] {
         Talk talk;
-        ASSERT_TRUE(start(&talk, stay_while_fit));
-        usleep(20000);
-        EXPECT_TRUE(os_helper_runs());
-        EXPECT_EQ(load_acquire(&talk.fits), 1u);
+        start_and_fit(&talk);
         ASSERT_EQ(syscall(SYS_prctl, PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), 0);
         EXPECT_TRUE(ended_within(2000)); // the calling thread's alone
         EXPECT_EQ(load_acquire(&talk.fits), 0u);
@@ -431,10 +436,7 @@ TEST_UNEMULATED(Helper, NoticesTheSameBehindManyGroups) {
         }
         EXPECT_EQ(os_sandboxed(), process_has_filter());
         Talk talk;
-        ASSERT_TRUE(start(&talk, stay_while_fit));
-        usleep(20000);
-        EXPECT_TRUE(os_helper_runs());
-        EXPECT_EQ(load_acquire(&talk.fits), 1u);
+        start_and_fit(&talk);
         ASSERT_EQ(syscall(SYS_prctl, PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), 0);
         EXPECT_TRUE(ended_within(2000));
         stop(&talk);
@@ -452,10 +454,7 @@ TEST_NATIVE(Helper, IsAllowedAfterAChildOfVforkAnnouncedASandbox) {
         int status = -1;
         ASSERT_EQ(waitpid(pid, &status, 0), pid);
         Talk talk;
-        ASSERT_TRUE(start(&talk, stay_while_fit));
-        usleep(20000);
-        EXPECT_TRUE(os_helper_runs());
-        EXPECT_EQ(load_acquire(&talk.fits), 1u);
+        start_and_fit(&talk);
         stop(&talk);
     });
 }
@@ -490,7 +489,6 @@ TEST_UNEMULATED(Helper, IsNotTriedWhereCloneMayKill) {
     expect_in_child([] {
         Talk talk;
         ASSERT_TRUE(forbid_clone(SECCOMP_RET_KILL_PROCESS));
-        os_helper_enable();
         EXPECT_TRUE(os_sandboxed());
         EXPECT_FALSE(os_helper_start(stay, &talk, nullptr));
     });
@@ -511,7 +509,6 @@ TEST_NATIVE(Helper, WouldEndAProcessWhereCloneKills) {
 TEST(Helper, IsAllowedAfterAThreadOfTheProgram) {
     expect_in_child([] {
         EXPECT_TRUE(forbid_clone(SECCOMP_RET_ALLOW) || unit_emulated);
-        os_helper_enable();
         os_sandbox_announced();
         Talk talk;
         EXPECT_FALSE(os_helper_start(stay, &talk, nullptr));

@@ -213,49 +213,71 @@ TEST_UNSANITIZED(Pressure, IsTheSystemsWhereThereIsNoCgroups) {
     });
 }
 
-// cgroup.events of a group that is made for it stands for memory.events: the kernel announces changes of both
-// in the same way. The group's first process changes it, and its last.
-TEST_UNSANITIZED(Pressure, ComesFromTheCgroupsEvents) {
-    std::string group;
+// A group of the one hierarchy; empty where this user may make none.
+std::string group_make(const char* name) {
     for (const char* root : {"/sys/fs/cgroup", "/sys/fs/cgroup/unified"}) {
-        group = std::string(root) + "/weir-unit-" + std::to_string(getpid());
+        std::string group = std::string(root) + name + std::to_string(getpid());
         if (access((std::string(root) + "/cgroup.procs").c_str(), W_OK) == 0 &&
             mkdir(group.c_str(), 0755) == 0)
-            break;
-        group.clear();
+            return group;
     }
-    ASSERT_FALSE(group.empty() || access((group + "/cgroup.events").c_str(), R_OK) != 0)
-        << "needs a mounted cgroup2 in which this user may make groups: run as root";
+    return "";
+}
+
+bool group_join(const std::string& group, pid_t process) {
+    int fd = open((group + "/cgroup.procs").c_str(), O_WRONLY);
+    std::string number = std::to_string(process);
+    bool moved = write(fd, number.data(), number.size()) > 0;
+    close(fd);
+    return moved;
+}
+
+std::string group_of_process() {
     char groups[4096] = "";
     os_read_file("/proc/self/cgroup", groups, sizeof groups - 1);
     const char* own = strstr(groups, "0::");
+    return std::string(own + 3, strcspn(own + 3, "\n"));
+}
+
+// cgroup.events of a group that is made for it stands for memory.events of the process's: the kernel
+// announces changes of both in the same way. The group's first process changes it, and its last.
+void events_come(const std::string& group) {
     Folder folder;
-    std::string place = folder.path + std::string(own + 3, strcspn(own + 3, "\n"));
+    std::string place = folder.path + group_of_process();
     ASSERT_EQ(system(("mkdir -p " + place).c_str()), 0);
     ASSERT_EQ(symlink((group + "/cgroup.events").c_str(), (place + "/memory.events").c_str()), 0);
+    os_cgroup_root = folder.path;
+    Watcher w;
+    ASSERT_TRUE(w.start());
+    usleep(10000);
+    EXPECT_EQ(w.some + w.none, 0u);
+    pid_t member = fork();
+    if (member == 0) {
+        pause();
+        _exit(0);
+    }
+    bool moved = group_join(group, member);
+    EXPECT_EQ(Watcher::comes(&w.some), moved);
+    kill(member, SIGKILL);
+    waitpid(member, nullptr, 0);
+    EXPECT_EQ(Watcher::comes(&w.some, 2), moved);
+    EXPECT_EQ(w.lost, 0u);
+    w.end();
+}
+
+TEST_UNSANITIZED(Pressure, ComesFromTheCgroupsEvents) {
+    std::string group = group_make("/weir-unit-");
+    std::string own = group_make("/weir-unit-own-");
+    ASSERT_FALSE(group.empty() || own.empty() || access((group + "/cgroup.events").c_str(), R_OK) != 0)
+        << "needs a mounted cgroup2 in which this user may make groups: run as root";
+    expect_in_child([&] { events_come(group); });
     expect_in_child([&] {
-        os_cgroup_root = folder.path;
-        Watcher w;
-        ASSERT_TRUE(w.start());
-        usleep(10000);
-        EXPECT_EQ(w.some + w.none, 0u);
-        pid_t member = fork();
-        if (member == 0) {
-            pause();
-            _exit(0);
-        }
-        int fd = open((group + "/cgroup.procs").c_str(), O_WRONLY);
-        std::string number = std::to_string(member);
-        bool moved = write(fd, number.data(), number.size()) > 0;
-        close(fd);
-        EXPECT_EQ(Watcher::comes(&w.some), moved);
-        kill(member, SIGKILL);
-        waitpid(member, nullptr, 0);
-        EXPECT_EQ(Watcher::comes(&w.some, 2), moved);
-        EXPECT_EQ(w.lost, 0u);
-        w.end();
+        if (!group_join(own, getpid())) return; // as above: the kernel says whether it may
+        EXPECT_NE(group_of_process(), "/");
+        events_come(group);
     });
     EXPECT_EQ(rmdir(group.c_str()), 0);
+    EXPECT_EQ(rmdir(own.c_str()), 0);
 }
 
 } // namespace

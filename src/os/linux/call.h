@@ -1,4 +1,4 @@
-/* call.h: what the files of os/linux share: counted system calls, and the lines of status files of /proc.
+/* call.h: what the files of os/linux share: counted system calls, and the lines of files of /proc.
  *
  * For those files alone.
  *
@@ -16,14 +16,15 @@ WEIR_FN long os_call6(enum os_call kind, long number, long a, long b, long c, lo
 WEIR_FN long os_call3(enum os_call kind, long number, long a, long b, long c);
 WEIR_FN long os_call_error(enum os_call kind, long number, long a, long b, long c, long d, long e, long f);
 
-/* The name of a line in a status file of /proc, without the colon. */
+/* The name of a line in a file of /proc that has lines of names and values (status, cgroup): what precedes
+ * the first colon. */
 enum { STATUS_NAME_BYTES = 16 };
 typedef char status_name_t[STATUS_NAME_BYTES];
-/* A character of what follows the colon in a line that has the name of that number, its end included. */
+/* A character of what follows that colon in a line that has the name of that number, its end included. */
 typedef void (*status_see_t)(void* context, unsigned line, char c);
 /* Have `see` called for each of these, in the file's order. Little stack is used, and the file may be of any
- * length: it has a line of all the user's groups. 0, or a negative errno: -ECANCELED where a sandbox was
- * announced. */
+ * length: a status file has a line of all the user's groups. 0, or a negative errno: -ECANCELED where a
+ * sandbox was announced. */
 WEIR_FN long os_status_scan(const char* path, const status_name_t* names, unsigned count, status_see_t see,
                             void* context);
 

@@ -125,32 +125,33 @@ static bool watch_open_psi(const char* path) {
     return watch->fd >= 0;
 }
 
-/* What follows a line's start in a text, to the text's end; NULL: no line starts so. */
-static const char* behind_start(const char* text, size_t length, const char* start) {
-    const char* end = text + length;
-    for (const char* line = text; line < end; line += line < end) {
-        size_t i = 0;
-        while (start[i] != '\0' && line + i < end && line[i] == start[i]) i++;
-        if (start[i] == '\0') return line + i;
-        while (line < end && *line != '\n') line++;
-    }
-    return NULL;
+/* A path is being put together: root, then what follows "0::". */
+struct cgroup {
+    struct text text;
+    unsigned seen; /* characters of what follows the first colon */
+};
+
+/* The one hierarchy's root is "/", which adds nothing: a slash goes in with what comes after it. */
+static void cgroup_see(void* cgroup, unsigned line, char c) {
+    enum { second_colon, first_slash, first_of_name };
+    struct cgroup* g = cgroup;
+    (void)line;
+    unsigned at = g->seen++;
+    if (c == '\n' || at < first_of_name) return;
+    if (at == first_of_name) text_char(&g->text, '/');
+    text_char(&g->text, c);
 }
 
-/* A file of the process's own cgroup of the one hierarchy (v2): root + what follows "0::" + name. */
+/* A file of the process's own cgroup of the one hierarchy (v2), whose number is 0. */
 static bool cgroup_path(char* path, size_t size, const char* name) {
-    char groups[PRESSURE_PATH_MAX];
-    size_t length = os_read_file("/proc/self/cgroup", groups, sizeof groups);
-    const char* at = behind_start(groups, length, "0::");
-    if (at == NULL) return false;
-    struct text t = text_make(path, size);
-    text_string(&t, os_cgroup_root);
-    if (at + 1 < groups + length && at[1] != '\n') /* not "/" */
-        for (; at < groups + length && *at != '\n'; at++) text_char(&t, *at);
-    text_char(&t, '/');
-    text_string(&t, name);
-    text_char(&t, '\0');
-    return !t.cut;
+    static const status_name_t number = "0";
+    struct cgroup g = {text_make(path, size), 0};
+    text_string(&g.text, os_cgroup_root);
+    if (os_status_scan("/proc/self/cgroup", &number, 1, cgroup_see, &g) != 0 || g.seen == 0) return false;
+    text_char(&g.text, '/');
+    text_string(&g.text, name);
+    text_char(&g.text, '\0');
+    return !g.text.cut;
 }
 
 /* A number of what memory.events says; reading it is what arms the next notice. */
