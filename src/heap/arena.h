@@ -100,8 +100,8 @@ struct kept_block {
     void* block;
     uint16_t* known; /* what is known of it: see BLOCK_CLASS */
 };
-/* Blocks that come along with one. */
-enum { ARENA_MORE = 8 };
+/* Blocks that come along with one, at most. */
+enum { ARENA_MORE = 16 };
 struct arena_more {
     unsigned most;  /* of them that may, where they wait for their class's next, fresh or not; */
     unsigned fresh; /* where they are cut off a free run, */

@@ -7,7 +7,7 @@
 /* Slabs of one slice hold at least eight blocks; above 8 KiB eight slices do. */
 #define SLICES(b) ((b) <= 8192 ? 1 : (b) <= SLAB_MAX ? 8 : 0)
 #define CAPACITY(b) (SLICES(b) * SLICE_BYTES / (b))
-#define ENOUGH(b) (CAPACITY(b) < 16 ? 1 : CAPACITY(b) > 128 ? 16 : CAPACITY(b) / 8)
+#define ENOUGH(b) (CAPACITY(b) < 16 ? 1 : CAPACITY(b) > 256 ? 32 : CAPACITY(b) / 8)
 /* The inverse of an odd number modulo 2^64 by Newton's steps: 5 bits, then twice as many with each. */
 #define INVERSE5(o) ((3ull * (o)) ^ 2)
 #define BETTER(o, x) ((x) * (2 - (o) * (x)))

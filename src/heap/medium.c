@@ -197,19 +197,27 @@ static WEIR_NOINLINE void more_keep(struct heap* h, unsigned m, const struct are
     if (left != 0) (void)arena_free(back, left);
 }
 
-/* How many may come along with one of class m, of which the thread has several: of those that wait as many as
- * have room; of new ones a part of what it has, and only such as have memory where more than a little is
- * kept: where it is more than KEPT_GROWS, it goes before memory is added. Outside the gate: a visitor may be
- * taking what is kept. */
-enum { MORE_BYTES = 32768, MORE_PART = 8, KEPT_GROWS = 65536 };
+/* How many may come along with one of class m. Of those that wait as many as have room, if the thread has
+ * several of the class; where its use goes down and up again also if it has few just now, and more of them:
+ * it had them before. Of new ones a part of what it has, and only such as have memory where more than a
+ * little is kept: where it is more than KEPT_GROWS, it goes before memory is added. Outside the gate: a
+ * visitor may be taking what is kept. */
+enum { MORE_BYTES = 32768, MORE_SWING_BYTES = 131072, MORE_BLOCKS = 8, MORE_PART = 8, KEPT_GROWS = 65536 };
+static unsigned more_count(size_t bytes, size_t most_bytes, unsigned most) {
+    return bytes * most <= most_bytes ? most : (unsigned)(most_bytes / bytes);
+}
 static WEIR_NOINLINE struct arena_more* medium_more(const struct heap* h, unsigned m,
                                                     struct arena_more* more) {
-    size_t bytes = medium_bytes(m);
+    const size_t bytes = medium_bytes(m);
+    const ptrdiff_t room = load_relaxed(&h->kept_medium_room);
+    const bool swings = room >= MORE_SWING_BYTES && medium_swings(h);
+    const size_t most_bytes = swings ? MORE_SWING_BYTES : MORE_BYTES;
     more->count = 0;
-    if (bytes > MORE_BYTES / 2 || load_relaxed(&h->kept_medium_room) < MORE_BYTES) return NULL;
-    more->most = bytes <= MORE_BYTES / ARENA_MORE ? ARENA_MORE : (unsigned)(MORE_BYTES / bytes);
+    if (bytes > most_bytes / 2 || room < MORE_BYTES) return NULL;
+    more->most = more_count(bytes, most_bytes, swings ? ARENA_MORE : MORE_BLOCKS);
+    const unsigned fresh_most = bytes > MORE_BYTES / 2 ? 0 : more_count(bytes, MORE_BYTES, MORE_BLOCKS);
     more->fresh = load_relaxed(&h->medium_out[m]) / MORE_PART;
-    if (more->fresh > more->most) more->fresh = more->most;
+    if (more->fresh > fresh_most) more->fresh = fresh_most;
     more->resident = medium_kept_bytes(h) > KEPT_GROWS - MORE_BYTES + (ptrdiff_t)h->medium_longest;
     return more;
 }
@@ -229,7 +237,8 @@ static void* medium_from_arena(struct heap* h, unsigned m, size_t align, bool ze
     struct arena_more* more = NULL;
     void* p = NULL;
     if (weir_unlikely(load_relaxed(&depot_is_used)) && (p = medium_from_depot(h, m, align)) != NULL) return p;
-    if (m < LONG_CLASS && load_relaxed(&h->medium_out[m]) >= MORE_PART) more = medium_more(h, m, &room);
+    if (m < LONG_CLASS && (load_relaxed(&h->medium_out[m]) >= MORE_PART || medium_swings(h)))
+        more = medium_more(h, m, &room);
     if (medium_kept_bytes(h) > KEPT_GROWS + (ptrdiff_t)h->medium_longest && !zero)
         p = medium_from_resident(h, m, align, more);
     if (p == NULL)

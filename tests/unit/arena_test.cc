@@ -254,10 +254,11 @@ TEST(Arena, SomeComeAlong) {
         uint32_t home = 0;
         for (unsigned m = 0; m < UNIT_SLAB_MEDIUM_CLASSES; m += 5) {
             const uint64_t used = unit_arena_used(m);
+            const unsigned most = std::min<unsigned>(UNIT_ARENA_MORE, UNIT_CHUNK_BYTES / 2 / class_bytes(m));
             void* all[2][1 + UNIT_ARENA_MORE];
             unsigned count[2];
-            count[0] = unit_arena_alloc_some(&home, m, UNIT_ARENA_MORE, all[0]);
-            EXPECT_EQ(count[0], tag_is_on() ? 1u : 1u + UNIT_ARENA_MORE);
+            count[0] = unit_arena_alloc_some(&home, m, most, all[0]);
+            EXPECT_EQ(count[0], tag_is_on() ? 1u : 1u + most);
             for (unsigned again : {0u, 1u}) {
                 count[1] = unit_arena_alloc_some(&home, m, 2, all[1]);
                 bool all_wait = again == 0 || 3 * class_bytes(m) <= UNIT_QUICK_CHUNK_BYTES;
@@ -265,11 +266,11 @@ TEST(Arena, SomeComeAlong) {
                 EXPECT_EQ(unit_arena_used(m), used + count[0] + count[1]);
                 for (unsigned k : {0u, 1u})
                     for (unsigned i = 0; i < count[k]; i++)
-                        memset(all[k][i], static_cast<int>(16 * k + i), class_bytes(m));
+                        memset(all[k][i], static_cast<int>(32 * k + i), class_bytes(m));
                 for (unsigned k : {0u, 1u})
                     for (unsigned i = 0; i < count[k]; i++) {
                         Block b = {static_cast<unsigned char*>(all[k][i]), 0, class_bytes(m),
-                                   static_cast<unsigned char>(16 * k + i)};
+                                   static_cast<unsigned char>(32 * k + i)};
                         EXPECT_TRUE(block_intact(b, b.usable)) << class_bytes(m) << " " << again;
                     }
                 EXPECT_TRUE(unit_arena_check());

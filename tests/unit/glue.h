@@ -90,7 +90,7 @@ enum { UNIT_ARENA_BY_CPU = UINT32_MAX };
 enum { UNIT_QUICK_CHUNK_BYTES = 32768, UNIT_QUICK_BYTES = 262144, UNIT_QUICK_LOOK = 4096 };
 void* unit_arena_alloc(uint32_t* home, unsigned m, size_t align);
 /* One, and up to `most` more as kept ones, UNIT_ARENA_MORE at most, into `all`. Returns how many. */
-enum { UNIT_ARENA_MORE = 8 };
+enum { UNIT_ARENA_MORE = 16 };
 unsigned unit_arena_alloc_some(uint32_t* home, unsigned m, unsigned most, void** all);
 bool unit_arena_free(void* p);
 bool unit_arena_grow(void* p, unsigned m);

@@ -105,6 +105,39 @@ TEST(MediumAlong, ByBytes) {
     }));
 }
 
+// Where use goes down and up again those that wait come along even if the thread has none of the class just
+// then, and more of them at a time: 16, or 128 KiB.
+TEST(MediumAlong, MoreWhereUseGoesDownAndUp) {
+    for (bool swings : {false, true})
+        EXPECT_FINE(in_child([=] {
+            start("release=off:sparse_max=65535");
+            if (tag_is_on()) return;
+            stay_on_one_processor();
+            for (auto [size, most] :
+                 {std::pair<size_t, unsigned>{3000, 16}, {12000, 10}, {18000, 6}, {30000, 4}}) {
+                Taken other, taken;
+                other.take(1000, 9000); // so that 256 KiB may wait
+                for (unsigned i = 0; i < 4 && swings; i++) {
+                    taken.take(8000000 / size, size);
+                    taken.give_all();
+                }
+                unit_medium_drop();
+                unit_arena_publish();
+                taken.take(most + 1, size);
+                taken.give_all();
+                unit_medium_drop(); // all of them wait
+                ASSERT_EQ(unit_medium_out(medium_of(size)), 0u);
+                taken.take(1, size);
+                EXPECT_EQ(unit_kept_count(medium_of(size)), swings ? most : 0u) << size;
+                expect_distinct(taken.all);
+                other.give_all();
+                taken.give_all();
+                unit_collect();
+            }
+            expect_nothing_left();
+        }));
+}
+
 // Of those that wait as many come along as have room, however few the thread has; of fresh ones, where it
 // keeps some already, only such as have memory: the others would go before memory is added.
 TEST(MediumAlong, WhatWaitsAndWhatIsFresh) {

@@ -656,15 +656,16 @@ std::vector<void*> bare(unsigned count, size_t size) {
 }
 constexpr Giver givers[] = {Giver::heapless, Giver::attached, Giver::user};
 
-// Of a slab with an owner, or of a full one without, a block is freed, 16 others, the first one again, and
-// one more; `written`: the program wrote to it in between.
+// Of a slab with an owner, or of a full one without, a block is freed, 16 others, or as many as somebody
+// claims the slab for, the first one again, and one more; `written`: the program wrote to it in between.
 Ended freed_twice(Giver giver, bool full, bool written) {
     return in_child([=] {
-        enum { size = 48, between = 16 };
+        enum { size = 48 };
         core_options.check_first = 0;
         core_options.check_every = 1u << 20;
         unit_attach();
         const struct size_class& k = size_classes[class_of(size)];
+        const unsigned between = full ? class_enough(&k) : 16;
         std::vector<void*> all = many(full ? k.capacity + 1 : between + 4, size);
         for (void* p : all) memset(p, 1, size);
         Worker other;

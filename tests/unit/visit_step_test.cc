@@ -110,15 +110,16 @@ TEST_NATIVE(VisitSteps, AFullSlabAndAnother) {
                 const struct slice* before = unit_active(class_of(bytes));
                 const size_t first = step / 5 % 10 * each;
                 const size_t count = class_enough(&size_classes[class_of(bytes)]) + 2;
+                const size_t apart = each / count; // no page drains
                 if (unit_slice(all[first]) == before) continue;
-                for (size_t i = 0; i < count; i++) unit_free(all[first + i]);
+                for (size_t i = 0; i < count; i++) unit_free(all[first + i * apart]);
                 shared += unit_is_shared(before); // else it goes the long way
                 forks ? Forker::start(step) : Visitor::start(step);
                 all[first] = unit_alloc(bytes);
                 stepping_stop();
                 if (!forks) Visitor::wait();
                 changes += unit_active(class_of(bytes)) != before;
-                for (size_t i = 1; i < count; i++) all[first + i] = unit_alloc(bytes);
+                for (size_t i = 1; i < count; i++) all[first + i * apart] = unit_alloc(bytes);
                 void*& left = all[first + each / 2];
                 if (left == nullptr) left = unit_alloc(bytes); // all of it is in use again
                 ASSERT_GE(unit_check_slabs(), 0) << step;
