@@ -54,11 +54,13 @@ WEIR_FN void available_put(struct heap* h, struct slice* s, const char* call) {
     os_lock_give(&h->lock);
 }
 
-/* How well a slab serves to allocate from: better with `enough` free blocks, then with more in use. Relaxed:
- * its owner is the caller. */
-static uint64_t worth_of(const struct slice* s, uint32_t enough) {
+/* How well a slab serves to allocate from: better with `enough` free blocks, then with more in use, then the
+ * lower one; in one number, as which of two is better is not to be predicted. Relaxed: its owner is the
+ * caller. */
+WEIR_INLINE uint64_t worth_of(const struct slice* s, uint32_t enough) {
     uint64_t counts = load_relaxed(&s->counts);
-    return (uint64_t)(counts_free(counts) >= enough) << 32 | counts_used(counts);
+    uint32_t low = ~(uint32_t)((uintptr_t)s >> SLICE_RECORD_SHIFT);
+    return (uint64_t)(counts_free(counts) >= enough) << 63 | (uint64_t)counts_used(counts) << 32 | low;
 }
 
 WEIR_FN struct slice* available_best(const struct heap* h, unsigned c) {
@@ -70,9 +72,8 @@ WEIR_FN struct slice* available_best(const struct heap* h, unsigned c) {
     struct slice* s = best->next;
     for (unsigned i = 1; i < look && s != NULL; s = s->next, i++) {
         uint64_t worth = worth_of(s, enough);
-        if (worth < most || (worth == most && s > best)) continue; /* of equals the lowest */
-        best = s;
-        most = worth;
+        best = worth > most ? s : best;
+        most = worth > most ? worth : most;
     }
     return best;
 }
