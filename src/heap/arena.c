@@ -17,7 +17,9 @@
  * in use, where that is more. */
 enum { IDLE_BYTES_MAX = 262144, IDLE_PART_SHIFT = 4 };
 
-WEIR_WIDE(arenas) static struct arena arenas[ARENA_COUNT_MAX];
+/* What a small process has of the first one lies on one page. */
+WEIR_WIDE(arenas) static struct arena arenas[ARENA_COUNT_MAX] __attribute__((aligned(4096)));
+static_assert(offsetof(struct arena, more) <= 4096, "which has the first bank");
 static uint32_t arena_count; /* set by arena_start, before which there is none; Sync: relaxed */
 /* Which arena each processor has, + 1; 0: none yet. Sync: relaxed; of two threads that give one any wins. */
 enum { CPUS_KNOWN = 256 };
@@ -114,6 +116,19 @@ static void chunk_forget(struct chunk* k) {
     for (unsigned m = 0; m < MEDIUM_CLASSES; m++) k->quick[m] = 0;
 }
 
+/* No block of chunk k is in use; one is. */
+static void chunk_emptied(struct chunk* k) {
+    k->bank->empty |= 1ull << k->index;
+    k->arena->empty |= 1ull << k->bank_index;
+}
+static void chunk_used(struct chunk* k) {
+    if ((k->bank->empty &= ~(1ull << k->index)) == 0) k->arena->empty &= ~(1ull << k->bank_index);
+}
+static bool bits_are_several(uint64_t word) { return (word & (word - 1)) != 0; }
+static bool empty_are_several(struct arena* a) {
+    return a->empty != 0 && (bits_are_several(a->empty) || bits_are_several(bank_first(a, a->empty)->empty));
+}
+
 /* ---- Quick lists: freed blocks that no run has swallowed yet. Their pages stay as they are. */
 
 static void quick_change(struct arena* a, uint32_t changed) {
@@ -123,7 +138,8 @@ static void quick_change(struct arena* a, uint32_t changed) {
 static void quick_link(struct chunk* k, uint32_t unit, unsigned m) {
     k->groups[unit / GROUP_UNITS].quick_next = k->quick[m];
     k->quick[m] = (uint16_t)(unit + 1);
-    k->arena->quick_with[m] |= 1ull << k->index;
+    k->bank->quick_with[m] |= 1ull << k->index;
+    k->arena->quick_with[m] |= 1ull << k->bank_index;
     quick_change(k->arena, class_units(m));
 }
 
@@ -139,14 +155,15 @@ static void quick_push(struct chunk* k, uint32_t unit, unsigned m) {
 static uint32_t quick_unlink(struct chunk* k, unsigned m) {
     uint32_t unit = k->quick[m] - 1u;
     k->quick[m] = k->groups[unit / GROUP_UNITS].quick_next;
-    if (k->quick[m] == 0) k->arena->quick_with[m] &= ~(1ull << k->index);
+    if (k->quick[m] == 0 && (k->bank->quick_with[m] &= ~(1ull << k->index)) == 0)
+        k->arena->quick_with[m] &= ~(1ull << k->bank_index);
     quick_change(k->arena, 0 - class_units(m));
     return unit;
 }
 
 /* One of class m, of which there are some. These bits of what is known of it are not any more. */
 static struct kept_block quick_take(struct arena* a, unsigned m, uint32_t bits) {
-    struct chunk* k = a->chunks[bit_low(a->quick_with[m])];
+    struct chunk* k = quick_chunk(a, m);
     uint32_t unit = quick_unlink(k, m);
     commit();
     uint16_t* known = &k->blocks[unit / GROUP_UNITS];
@@ -157,7 +174,7 @@ static struct kept_block quick_take(struct arena* a, unsigned m, uint32_t bits) 
 WEIR_NOINLINE static void* quick_pop(struct arena* a, unsigned m, uint32_t align_units,
                                      struct arena_more* more) {
     if (tag_is_on()) return NULL;
-    const struct chunk* k = a->chunks[bit_low(a->quick_with[m])];
+    const struct chunk* k = quick_chunk(a, m);
     if (((k->quick[m] - 1u) & (align_units - 1)) != 0) return NULL;
     void* p = quick_take(a, m, BLOCK_KEPT | BLOCK_QUICK | BLOCK_FRESH).block;
     unsigned along = 0;
@@ -176,7 +193,7 @@ static bool block_give(struct chunk* k, uint32_t unit, unsigned m);
 static bool quick_flush_class(struct arena* a, unsigned m) {
     bool published = false;
     while (a->quick_with[m] != 0) {
-        struct chunk* k = a->chunks[bit_low(a->quick_with[m])];
+        struct chunk* k = quick_chunk(a, m);
         published |= block_give(k, quick_unlink(k, m), m);
     }
     return published;
@@ -198,8 +215,8 @@ static bool quick_flush(struct arena* a, uint32_t most) {
 /* A little may wait anyway. None where memory is tagged: a block that comes back gets another tag than its
  * neighbours under the lock. */
 static void quick_allow(struct arena* a) {
-    uint32_t least = (uint32_t)__builtin_popcountll(a->made) * QUICK_CHUNK_BYTES;
-    if (least > QUICK_BYTES) least = QUICK_BYTES;
+    uint32_t least = (uint32_t)__builtin_popcountll(a->first.made) * QUICK_CHUNK_BYTES;
+    if (least > QUICK_BYTES || a->more[0] != NULL) least = QUICK_BYTES;
     if (a->quick_most < least >> UNIT_SHIFT) a->quick_most = least >> UNIT_SHIFT;
     if (tag_is_on()) a->quick_most = 0;
 }
@@ -243,24 +260,45 @@ static bool quick_settle(struct arena* a) {
     return some;
 }
 
+/* The first bank that has room for a chunk; NULL: there is none. */
+static struct bank* bank_with_room(struct arena* a, unsigned* index) {
+    for (*index = 0; *index < ARENA_BANKS; ++*index) {
+        struct bank* bank = bank_at(a, *index);
+        if (bank == NULL) return a->more[*index - 1] = span_meta_alloc(sizeof *bank);
+        if (~bank->made != 0) return bank;
+    }
+    return NULL;
+}
+
+/* The record of chunk k, which has no memory, has some no more, as soon as a visitor comes. */
+static void chunk_goes(struct chunk* k) {
+    store_relaxed(&k->bank->gone, k->bank->gone | 1ull << k->index);
+    store_relaxed(&k->arena->gone, k->arena->gone | 1ull << k->bank_index);
+}
+
 static bool chunk_add(struct arena* a) {
-    if (~a->made == 0) return false;
-    unsigned index = bit_low(~a->made);
-    struct chunk* k = a->chunks[index];
-    if (k == NULL) k = a->chunks[index] = span_meta_alloc(sizeof *k);
+    unsigned bank_index;
+    struct bank* bank = bank_with_room(a, &bank_index);
+    if (bank == NULL) return false;
+    unsigned index = bit_low(~bank->made);
+    struct chunk* k = bank->chunks[index];
+    if (k == NULL) k = bank->chunks[index] = span_meta_alloc(sizeof *k);
     if (k == NULL) return false;
-    store_relaxed(&a->gone, a->gone & ~(1ull << index)); /* before it is written to: see records_purge */
+    store_relaxed(&bank->gone,
+                  bank->gone & ~(1ull << index)); /* before it is written to: see records_purge */
     commit();
+    k->arena = a;
+    k->bank = bank;
+    k->bank_index = bank_index;
+    k->index = index;
     struct slice* s = span_alloc_slab(CHUNK_SLICES, true);
     if (s == NULL) {
-        store_relaxed(&a->gone, a->gone | 1ull << index);
+        chunk_goes(k);
         return false;
     }
     k->slice = s;
     k->address = slice_address(s);
     k->pages = slice_pages(s);
-    k->arena = a;
-    k->index = index;
     chunk_forget(k);
     for (unsigned i = 0; i < CHUNK_WORDS; i++) k->bits[i] = (struct unit_bits){0, 0};
     for (unsigned i = 0; i < CHUNK_GROUPS; i++) store_relaxed(&k->blocks[i], (uint16_t)0);
@@ -274,9 +312,9 @@ static bool chunk_add(struct arena* a) {
     for (uint32_t i = 0; i < CHUNK_SLICES; i++) hole_publish(s + i);
     free_put(k, 0);
     starts_put(k, 0);
-    a->empty |= 1ull << index;
+    chunk_emptied(k);
     commit();
-    a->made |= 1ull << index;
+    bank->made |= 1ull << index;
     run_insert(k, 0, chunk_end());
     quick_allow(a);
     return true;
@@ -291,7 +329,7 @@ static bool block_give(struct chunk* k, uint32_t unit, unsigned m) {
     if (tag_is_on()) block_untag(k, unit, units);
     run_give(k, unit, units, &from, &to);
     pages_give(k, unit, units, from, to);
-    if (--k->used == 0) a->empty |= 1ull << k->index;
+    if (--k->used == 0) chunk_emptied(k);
     if (a->idle_count <= idle_most(a)) return false;
     pages_publish(k);
     return true;
@@ -301,31 +339,37 @@ static bool block_give(struct chunk* k, uint32_t unit, unsigned m) {
  * back without the lock. Until it is, what is freed into it once more is to meet no chunk, since the record
  * may be the next one's, or purged. */
 static struct slice* chunk_remove(struct chunk* k) {
-    struct arena* a = k->arena;
     struct slice* s = k->slice;
     run_remove(k, 0);
     idle_change(k, 0 - k->idle_count);
-    a->made &= ~(1ull << k->index);
-    a->empty &= ~(1ull << k->index);
+    k->bank->made &= ~(1ull << k->index);
+    chunk_used(k);
     for (uint32_t i = 0; i < CHUNK_SLICES; i++) /* not before: a fork's child repairs what is made */
         store_release(&s[i].kind, (uint8_t)(i == 0 ? SLICE_SPARE : SLICE_SLAB_REST));
-    store_relaxed(&a->gone, a->gone | 1ull << k->index); /* from here on a handler may purge the record */
+    chunk_goes(k); /* from here on a handler may purge the record */
     return s;
 }
 
-/* Spans that are to be given back without the lock. */
+/* Spans that are to be given back without the lock, as many as are at once. */
+enum { GONE_MOST = 64 };
 struct gone {
     unsigned count;
-    struct slice* slices[ARENA_CHUNKS];
+    struct slice* slices[GONE_MOST];
 };
 static void gone_free(const struct gone* g) {
     for (unsigned i = 0; i < g->count; i++) span_free_paged(g->slices[i]);
 }
 
-/* Of the empty chunks one stays. */
+/* Of the empty chunks one stays, the lowest; or more, where more are empty than go at once. */
 static void empty_remove(struct arena* a, struct gone* g) {
-    for (uint64_t left = a->empty & (a->empty - 1); left != 0; left &= left - 1)
-        g->slices[g->count++] = chunk_remove(a->chunks[bit_low(left)]);
+    bool stays = false;
+    for (unsigned i = 0; i < ARENA_BANKS && bank_at(a, i) != NULL; i++)
+        for (uint64_t left = bank_at(a, i)->empty; left != 0; left &= left - 1) {
+            if (!stays)
+                stays = true;
+            else if (g->count != GONE_MOST)
+                g->slices[g->count++] = chunk_remove(bank_at(a, i)->chunks[bit_low(left)]);
+        }
 }
 
 /* No block starts at the unit. */
@@ -384,7 +428,13 @@ static void chunk_rebuild(struct chunk* k) {
         else
             used_add(k->arena, m, 1);
     }
-    if (k->used == 0) k->arena->empty |= 1ull << k->index;
+    if (k->used == 0) chunk_emptied(k);
+}
+
+static void bank_forget(struct bank* bank) {
+    bank->empty = 0;
+    for (unsigned b = 0; b < RUN_BINS; b++) bank->with[b] = 0;
+    for (unsigned m = 0; m < MEDIUM_CLASSES; m++) bank->quick_with[m] = 0;
 }
 
 static void arena_rebuild(struct arena* a) {
@@ -398,7 +448,10 @@ static void arena_rebuild(struct arena* a) {
         store_relaxed(&a->used[m], (uint64_t)0);
         a->quick_with[m] = 0;
     }
-    for (uint64_t left = a->made; left != 0; left &= left - 1) chunk_rebuild(a->chunks[bit_low(left)]);
+    for (unsigned i = 0; i < ARENA_BANKS && bank_at(a, i) != NULL; i++) bank_forget(bank_at(a, i));
+    for (unsigned i = 0; i < ARENA_BANKS && bank_at(a, i) != NULL; i++)
+        for (uint64_t left = bank_at(a, i)->made; left != 0; left &= left - 1)
+            chunk_rebuild(bank_at(a, i)->chunks[bit_low(left)]);
 }
 
 /* ---- Arenas. */
@@ -467,7 +520,7 @@ static struct arena* arena_enter(uint32_t* home) {
 /* So many blocks were taken off a run of chunk k. */
 static void run_taken(struct chunk* k, unsigned m, unsigned count) {
     k->used += count;
-    k->arena->empty &= ~(1ull << k->index);
+    chunk_used(k);
     used_add(k->arena, m, count);
 }
 
@@ -609,7 +662,7 @@ WEIR_FN bool arena_free(void* const* blocks, unsigned count) {
             k = chunk_with(blocks[i]);
         }
         some |= quick_settle(a);
-        if ((a->empty & (a->empty - 1)) != 0) empty_remove(a, &gone);
+        if (empty_are_several(a)) empty_remove(a, &gone);
         os_lock_give(&a->lock);
         gone_free(&gone);
         some |= gone.count != 0;
@@ -633,18 +686,23 @@ WEIR_FN bool arena_is_free(const struct slice* s, const void* p) {
 }
 
 /* Records without a chunk: their whole pages go. Where memory is tagged they know of what is theirs. */
-static void records_purge(struct arena* a) {
-    for (uint64_t left = a->gone; left != 0 && !tag_is_on(); left &= left - 1) {
-        struct chunk* k = a->chunks[bit_low(left)];
+static void bank_purge(struct bank* bank) {
+    for (uint64_t left = bank->gone; left != 0 && !tag_is_on(); left &= left - 1) {
+        struct chunk* k = bank->chunks[bit_low(left)];
         uintptr_t from = align_up((uintptr_t)k, os_page_bytes());
         uintptr_t to = align_down((uintptr_t)(k + 1), os_page_bytes());
         if (from < to && os_purge((void*)from, to - from)) add_relaxed(&span_totals.purged, to - from);
     }
+    store_relaxed(&bank->gone, (uint64_t)0);
+}
+static void records_purge(struct arena* a) {
+    for (uint64_t left = a->gone; left != 0; left &= left - 1) bank_purge(bank_first(a, left));
     store_relaxed(&a->gone, (uint64_t)0);
 }
 
-/* `all`: the last empty chunk too. */
-static void arena_tidy(struct arena* a, bool all) {
+/* What is free in all chunks goes back, but for one that is empty; `all`: that one too. True: there are more
+ * that are empty than went. */
+static bool arena_tidy_once(struct arena* a, bool all) {
     struct gone gone;
     gone.count = 0;
     arena_lock(a);
@@ -652,12 +710,22 @@ static void arena_tidy(struct arena* a, bool all) {
     quick_flush(a, 0);
     a->told = 0;
     empty_remove(a, &gone);
-    if (all && a->empty != 0) gone.slices[gone.count++] = chunk_remove(a->chunks[bit_low(a->empty)]);
-    for (uint64_t left = a->made; left != 0; left &= left - 1) pages_publish(a->chunks[bit_low(left)]);
+    bool more = gone.count == GONE_MOST;
+    for (unsigned i = 0; i < ARENA_BANKS && bank_at(a, i) != NULL; i++) {
+        struct bank* bank = bank_at(a, i);
+        if (all && !more && bank->empty != 0)
+            gone.slices[gone.count++] = chunk_remove(bank->chunks[bit_low(bank->empty)]);
+        for (uint64_t left = bank->made; left != 0; left &= left - 1)
+            pages_publish(bank->chunks[bit_low(left)]);
+    }
     records_purge(a);
     store_relaxed(&a->visited, false);
     os_lock_give(&a->lock);
     gone_free(&gone);
+    return more;
+}
+static void arena_tidy(struct arena* a, bool all) {
+    while (arena_tidy_once(a, all)) continue;
 }
 
 WEIR_FN void arena_publish_all(void) {

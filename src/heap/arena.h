@@ -30,7 +30,9 @@
 /* Every medium class is a multiple of a unit, and every medium block longer than a group of eight. */
 enum { UNIT_SHIFT = 7, UNIT_BYTES = 1 << UNIT_SHIFT, GROUP_UNITS = 8 };
 enum { CHUNK_SLICES = 16, CHUNK_UNITS = CHUNK_SLICES * SLICE_BYTES / UNIT_BYTES };
-enum { MEDIUM_CLASSES = CLASS_COUNT - SMALL_CLASSES, ARENA_COUNT_MAX = 16, ARENA_CHUNKS = 64 };
+enum { MEDIUM_CLASSES = CLASS_COUNT - SMALL_CLASSES, ARENA_COUNT_MAX = 16 };
+/* An arena has up to so many banks of so many chunks: 4 GiB. */
+enum { ARENA_BANKS = 64, BANK_CHUNKS = 64 };
 enum { LONG_CLASS = SLAB_CLASSES - SMALL_CLASSES }; /* the first medium class that slabs do not have */
 static_assert(SMALL_MAX >= GROUP_UNITS * UNIT_BYTES, "a group is where one block starts, or ends, at most");
 
@@ -75,7 +77,9 @@ struct chunk {
     uintptr_t address;
     struct slice_pages* pages; /* of the first slice */
     struct arena* arena;
-    uint32_t index;                 /* in its arena */
+    struct bank* bank;
+    uint32_t bank_index;            /* in its arena */
+    uint32_t index;                 /* in its bank */
     uint32_t used;                  /* blocks */
     uint32_t idle_count;            /* bits in `idle` */
     uint16_t idle[CHUNK_SLICES];    /* per slice: pages that no block touches and that are no holes */

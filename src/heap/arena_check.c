@@ -50,7 +50,7 @@ static bool lists_check(const struct chunk* k, uint32_t runs) {
                 return false;
             before = at;
         }
-        if ((k->heads[b] != 0) != bit_is(&k->arena->with[b], k->index)) return false;
+        if ((k->heads[b] != 0) != bit_is(&k->bank->with[b], k->index)) return false;
     }
     return runs == 0;
 }
@@ -72,7 +72,7 @@ static bool quick_check(const struct chunk* k, uint32_t count, uint32_t* units) 
             if (count-- == 0 || !is_block || !is_quick(k, at - 1) || class_at(k, at - 1) != m) return false;
             *units += class_units(m);
         }
-        if ((k->quick[m] != 0) != bit_is(&k->arena->quick_with[m], k->index)) return false;
+        if ((k->quick[m] != 0) != bit_is(&k->bank->quick_with[m], k->index)) return false;
     }
     return count == 0;
 }
@@ -112,15 +112,29 @@ static bool chunk_check(const struct chunk* k, uint64_t* used, uint32_t* quick_u
            quick_check(k, quick_blocks, quick_units);
 }
 
-WEIR_FN bool arena_is_sound(const struct arena* a) {
+/* What a bank's words say of its chunks the arena's words say of its banks. */
+static bool bank_check(const struct arena* a, const struct bank* bank, unsigned i) {
+    bool good = (bank->empty & ~bank->made) == 0 && bit_is(&a->empty, i) == (bank->empty != 0);
+    for (unsigned b = 0; b < RUN_BINS; b++) good &= bit_is(&a->with[b], i) == (bank->with[b] != 0);
+    for (unsigned m = 0; m < MEDIUM_CLASSES; m++)
+        good &= bit_is(&a->quick_with[m], i) == (bank->quick_with[m] != 0);
+    return good && (bit_is(&a->gone, i) || bank->gone == 0);
+}
+
+WEIR_FN bool arena_is_sound(struct arena* a) {
     uint64_t used[MEDIUM_CLASSES] = {0};
     bool good = true;
     uint32_t idle = 0;
     uint32_t quick = 0;
-    for (uint64_t left = a->made; left != 0; left &= left - 1) {
-        const struct chunk* k = a->chunks[bit_low(left)];
-        idle += k->idle_count;
-        good &= chunk_check(k, used, &quick) && (k->used == 0) == bit_is(&a->empty, k->index);
+    for (unsigned i = 0; i < ARENA_BANKS && bank_at(a, i) != NULL; i++) {
+        const struct bank* bank = bank_at(a, i);
+        good &= bank_check(a, bank, i);
+        for (uint64_t left = bank->made; left != 0; left &= left - 1) {
+            const struct chunk* k = bank->chunks[bit_low(left)];
+            idle += k->idle_count;
+            good &= k->arena == a && k->bank == bank && k->bank_index == i && k->index == bit_low(left);
+            good &= chunk_check(k, used, &quick) && (k->used == 0) == bit_is(&bank->empty, k->index);
+        }
     }
     for (unsigned b = 0; b < RUN_BINS; b++) good &= bit_is(a->bins, b) == (a->with[b] != 0);
     uint64_t used_units = 0;
@@ -128,6 +142,5 @@ WEIR_FN bool arena_is_sound(const struct arena* a) {
         good &= used[m] == load_relaxed(&a->used[m]);
         used_units += used[m] * class_units(m);
     }
-    return good && used_units == a->used_units && idle == a->idle_count && quick == a->quick_units &&
-           (a->empty & ~a->made) == 0;
+    return good && used_units == a->used_units && idle == a->idle_count && quick == a->quick_units;
 }

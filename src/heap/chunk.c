@@ -2,7 +2,8 @@
  *
  * Free runs hang in lists by length, exact up to 15 units, then eight per power of two, which is where the
  * size classes lie, so that any run of a class's list fits. For each length a word says which of an arena's
- * chunks have such a run: the lowest chunk with the shortest run that fits is two looks away.
+ * banks have such a run, and one of each bank which of its chunks: the lowest chunk with the shortest run
+ * that fits is three looks away.
  *
  * A page that no block touches is idle first: free, resident, and the arena's own. When more than a few of
  * them are, they become holes (page/hole.h), which the release pass may have.
@@ -24,13 +25,14 @@ static_assert(RUN_BINS == BINS_EXACT + (13 - 4) * 8 + 1 && CHUNK_UNITS == 1 << 1
 
 static void bin_has(struct chunk* k, unsigned b) {
     struct arena* a = k->arena;
-    a->with[b] |= 1ull << k->index;
+    k->bank->with[b] |= 1ull << k->index;
+    a->with[b] |= 1ull << k->bank_index;
     a->bins[b / 64] |= 1ull << (b % 64);
 }
 static void bin_has_none(struct chunk* k, unsigned b) {
     struct arena* a = k->arena;
-    a->with[b] &= ~(1ull << k->index);
-    if (a->with[b] == 0) a->bins[b / 64] &= ~(1ull << (b % 64));
+    if ((k->bank->with[b] &= ~(1ull << k->index)) != 0) return;
+    if ((a->with[b] &= ~(1ull << k->bank_index)) == 0) a->bins[b / 64] &= ~(1ull << (b % 64));
 }
 
 WEIR_FN void run_insert(struct chunk* k, uint32_t unit, uint32_t units) {
@@ -67,21 +69,22 @@ WEIR_FN uint32_t run_remove(struct chunk* k, uint32_t unit) {
 }
 
 /* The shortest free run that holds so many units, in the lowest chunk. */
-static struct chunk* run_find(const struct arena* a, uint32_t units, uint32_t* unit) {
+static struct chunk* run_find(struct arena* a, uint32_t units, uint32_t* unit) {
     unsigned b = bin_that_fits(units);
     for (unsigned word = b / 64; word < BIN_WORDS; word++) {
         uint64_t bits = a->bins[word];
         if (word == b / 64) bits &= ~0ull << (b % 64);
         if (bits == 0) continue;
         b = word * 64 + bit_low(bits);
-        struct chunk* k = a->chunks[bit_low(a->with[b])];
+        const struct bank* bank = bank_first(a, a->with[b]);
+        struct chunk* k = bank->chunks[bit_low(bank->with[b])];
         *unit = k->heads[b] - 1u;
         return k;
     }
     return NULL;
 }
 
-WEIR_FN struct chunk* run_find_aligned(const struct arena* a, uint32_t units, uint32_t align_units,
+WEIR_FN struct chunk* run_find_aligned(struct arena* a, uint32_t units, uint32_t align_units,
                                        uint32_t* unit) {
     struct chunk* k = run_find(a, units, unit);
     if (k == NULL || align_units == 1) return k;

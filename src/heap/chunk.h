@@ -15,30 +15,51 @@
 
 enum { BIN_WORDS = (RUN_BINS + 63) / 64 };
 
+/* Chunks for which a word has a bit each. */
+struct bank {
+    uint64_t with[RUN_BINS];             /* bit i: chunk i has a run in list b */
+    uint64_t quick_with[MEDIUM_CLASSES]; /* bit i: chunk i has a quick block of the class */
+    uint64_t made;                       /* bit i: chunk i has memory */
+    uint64_t empty;                      /* bit i: and none of its blocks is in use */
+    uint64_t gone; /* bit i: chunk i has none any more, but its record has; Sync: as idle_count */
+    struct chunk* chunks[BANK_CHUNKS];
+};
 struct arena {
     struct os_lock lock;
     bool torn;                /* since a fork that interrupted the lock's owner; Sync: the lock */
     bool visited;             /* its lock's owner is at all of it; Sync: relaxed atomic, likewise */
     uint32_t idle_count;      /* of all chunks; Sync: relaxed atomic, written under the lock */
     uint64_t bins[BIN_WORDS]; /* bit b: with[b] != 0 */
-    uint64_t with[RUN_BINS];  /* bit i: chunk i has a run in list b */
-    uint64_t made;            /* bit i: chunk i has memory */
-    uint64_t empty;           /* bit i: and none of its blocks is in use */
-    uint64_t gone;            /* bit i: chunk i has none any more, but its record has; Sync: as idle_count */
-    uint64_t quick_with[MEDIUM_CLASSES]; /* bit i: chunk i has a quick block of the class */
-    uint32_t quick_units;  /* of all quick blocks; Sync: relaxed atomic, written under the lock */
-    uint32_t quick_hand;   /* the class whose quick blocks go next, in turns */
-    uint32_t quick_most;   /* so many units of them may wait */
-    uint32_t told;         /* so many units that wait, or are idle, are known to release_owed */
-    uint32_t quick_pushed; /* blocks, since it was last seen how much may; */
-    uint32_t swing;        /* units in use that went and came again meanwhile, at most: */
-    uint32_t used_units;   /* those in use, */
-    uint32_t used_high;    /* at the most, */
-    uint32_t used_low;     /* and at the least since then */
-    struct chunk* chunks[ARENA_CHUNKS];
+    uint64_t with[RUN_BINS];  /* bit i: bank i has a run in list b */
+    uint64_t quick_with[MEDIUM_CLASSES]; /* bit i: bank i has a quick block of the class */
+    uint64_t empty;                      /* bit i: bank i has an empty chunk */
+    uint64_t gone;                 /* bit i: bank i may have chunks that are gone; Sync: as idle_count */
+    uint32_t made_count;           /* of chunks */
+    uint32_t empty_count;          /* likewise */
+    uint32_t quick_units;          /* of all quick blocks; Sync: relaxed atomic, written under the lock */
+    uint32_t quick_hand;           /* the class whose quick blocks go next, in turns */
+    uint32_t quick_most;           /* so many units of them may wait */
+    uint32_t told;                 /* so many units that wait, or are idle, are known to release_owed */
+    uint32_t quick_pushed;         /* blocks, since it was last seen how much may; */
+    uint32_t swing;                /* units in use that went and came again meanwhile, at most: */
+    uint32_t used_units;           /* those in use, */
+    uint32_t used_high;            /* at the most, */
+    uint32_t used_low;             /* and at the least since then */
     uint64_t used[MEDIUM_CLASSES]; /* Sync: relaxed atomic, written under the lock */
+    struct bank first;             /* bank 0: small programs have no other */
+    struct bank* more[ARENA_BANKS - 1];
 };
-static_assert(ARENA_CHUNKS == 64, "a word has a bit for each");
+static_assert(BANK_CHUNKS == 64 && ARENA_BANKS == 64, "a word has a bit for each");
+
+/* Bank i; NULL: it has not been made yet. */
+WEIR_INLINE struct bank* bank_at(struct arena* a, unsigned i) { return i == 0 ? &a->first : a->more[i - 1]; }
+/* The first one of those in the word, which are made. */
+WEIR_INLINE struct bank* bank_first(struct arena* a, uint64_t banks) { return bank_at(a, bit_low(banks)); }
+/* The first chunk of the first bank that has a quick block of class m; there is one. */
+WEIR_INLINE struct chunk* quick_chunk(struct arena* a, unsigned m) {
+    const struct bank* bank = bank_first(a, a->quick_with[m]);
+    return bank->chunks[bit_low(bank->quick_with[m])];
+}
 
 WEIR_INLINE bool bit_is(const uint64_t* words, uint32_t i) { return (words[i / 64] >> (i % 64) & 1) != 0; }
 WEIR_INLINE bool starts_is(const struct chunk* k, uint32_t unit) {
@@ -81,8 +102,7 @@ WEIR_FN void run_insert(struct chunk* k, uint32_t unit, uint32_t units);
 WEIR_FN uint32_t run_remove(struct chunk* k, uint32_t unit);
 /* The shortest free run that holds so many units from a multiple of align_units on, in the lowest chunk: it
  * starts at *unit. NULL: none was found. */
-WEIR_FN struct chunk* run_find_aligned(const struct arena* a, uint32_t units, uint32_t align_units,
-                                       uint32_t* unit);
+WEIR_FN struct chunk* run_find_aligned(struct arena* a, uint32_t units, uint32_t align_units, uint32_t* unit);
 /* Use [unit, unit + units) of a free run that starts at `start` for a block. */
 WEIR_FN WEIR_NOINLINE void run_take(struct chunk* k, uint32_t start, uint32_t unit, uint32_t units,
                                     unsigned m);
@@ -115,6 +135,6 @@ WEIR_FN void pages_give(struct chunk* k, uint32_t unit, uint32_t units, uint32_t
 WEIR_FN void pages_publish(struct chunk* k);
 
 /* Whether every invariant of the arena holds. */
-WEIR_FN bool arena_is_sound(const struct arena* a);
+WEIR_FN bool arena_is_sound(struct arena* a);
 
 #endif

@@ -17,11 +17,12 @@ struct {
 
 #if defined(__x86_64__)
 unsigned lost_most; // blocks that may be in use for nobody
+unsigned filled;    // and that fill a bank
 
 // All that was live is, with its contents; nothing is handed out twice; the arena is sound and all goes back.
 bool child_is_sound() {
     bool good = unit_arena_check();
-    uint64_t used = used_blocks();
+    uint64_t used = used_blocks() - filled;
     uint64_t live = 0;
     uint32_t home = 0;
     unsigned char* more[100];
@@ -41,7 +42,7 @@ bool child_is_sound() {
     }
     for (unsigned char* p : more) unit_arena_free(p);
     return good && unit_arena_check() && used >= live && used <= live + lost_most &&
-           used_blocks() == used - live;
+           used_blocks() - filled == used - live;
 }
 
 // A handler between the instructions from start to stop. It forks after every `stride`; a child looks there
@@ -154,8 +155,15 @@ TEST_NATIVE(Arena, BitsAreRightAtEveryInstruction) {
     }));
 }
 
-// `kept`: blocks that another thread keeps in the same chunk, and that the child may free.
-void fork_at_each_step(bool goes_on, unsigned kept) {
+void fill_a_bank(uint32_t* home) {
+    for (; chunk_count() <= UNIT_BANK_CHUNKS; filled++)
+        ASSERT_NE(unit_arena_alloc(home, UNIT_MEDIUM_CLASSES - 1, 1), nullptr);
+    unit_arena_trim();
+}
+
+// `kept`: blocks that another thread keeps in the same chunk, and that the child may free. `further`: in
+// another bank than the first.
+void fork_at_each_step(bool goes_on, unsigned kept, bool further = false) {
     EXPECT_FINE(in_child([=] {
         windows_are_endless();
         stay_on_one_processor();
@@ -173,6 +181,7 @@ void fork_at_each_step(bool goes_on, unsigned kept) {
         Random random(5);
         Stepper::goes_on = goes_on;
         Stepper::stride = 211;
+        if (further) fill_a_bank(&home);
         held_alloc(0, random, &home, true); // makes the chunk
         for (unsigned i = 1; i < held_most; i += 2) held_alloc(i, random, &home, false);
         Stepper::stride = 53;
@@ -232,6 +241,7 @@ void fork_where_some_come_along(bool goes_on) {
 TEST_NATIVE(Arena, AForkAtAnyInstructionWhoseChildGoesOn) { fork_at_each_step(true, 0); }
 TEST_NATIVE(Arena, AForkAtAnyInstructionWhoseChildAllocatesInTheHandler) { fork_at_each_step(false, 0); }
 TEST_NATIVE(Arena, AForkAtAnyInstructionWhileOthersKeepBlocks) { fork_at_each_step(true, 3); }
+TEST_NATIVE(Arena, AForkAtAnyInstructionInAFurtherBank) { fork_at_each_step(false, 0, true); }
 TEST_NATIVE(Arena, AForkWhereSomeComeAlongWhoseChildGoesOn) { fork_where_some_come_along(true); }
 TEST_NATIVE(Arena, AForkWhereSomeComeAlongWhoseChildAllocatesInTheHandler) {
     fork_where_some_come_along(false);

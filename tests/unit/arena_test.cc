@@ -455,6 +455,59 @@ TEST(Arena, RecordsOfChunksThatWentGoToo) {
     }));
 }
 
+// The lowest chunk that has room serves, whatever bank it is in; what is empty goes, however many at once.
+TEST(Arena, BanksFillAndEmpty) {
+    EXPECT_FINE(in_child([] {
+        windows_are_endless(":thread_kept_max=0");
+        stay_on_one_processor();
+        unit_attach();
+        const unsigned m = class_of(chunk_block_max()) - SMALL_CLASSES;
+        const size_t each = chunk_holds(class_bytes(m));
+        const size_t chunks = 2 * UNIT_BANK_CHUNKS + 20;
+        uint32_t home = 0;
+        std::vector<void*> all;
+        for (size_t i = 0; i < chunks * each; i++) all.push_back(unit_arena_alloc(&home, m, 1));
+        EXPECT_EQ(chunk_count(), chunks);
+        EXPECT_TRUE(unit_arena_check());
+        Random random(3);
+        for (unsigned round = 0; round < 20; round++) {
+            std::vector<size_t> gone; // one of each chunk at most, so that none goes
+            for (size_t chunk = 0; chunk < chunks; chunk++)
+                if (random.below(2) == 0) gone.push_back(chunk * each + random.below(each));
+            for (size_t i : gone) unit_arena_free(all[i]);
+            unit_arena_publish();
+            EXPECT_TRUE(unit_arena_check());
+            for (size_t i : gone) ASSERT_EQ(bare(unit_arena_alloc(&home, m, 1)), bare(all[i])) << round;
+        }
+        EXPECT_EQ(chunk_count(), chunks);
+        // Smaller ones in the last bank, while the others are full, and in one before, once that has room.
+        auto* last = static_cast<char*>(unit_arena_alloc(&home, 0, 1));
+        unit_arena_free(all[each * UNIT_BANK_CHUNKS]);
+        unit_arena_publish();
+        all[each * UNIT_BANK_CHUNKS] = nullptr;
+        auto* before = static_cast<char*>(unit_arena_alloc(&home, m - 1, 1));
+        EXPECT_EQ(unit_slice(before), unit_slice(all[each * UNIT_BANK_CHUNKS + 1]));
+        EXPECT_NE(unit_slice(last), unit_slice(before));
+        EXPECT_TRUE(unit_arena_check());
+        unit_arena_free(last);
+        unit_arena_free(before);
+        all[each * UNIT_BANK_CHUNKS] = unit_arena_alloc(&home, m, 1);
+        // Where all of it comes and goes it waits, so that all chunks become empty at once.
+        for (unsigned round = 0; round < 400 && !tag_is_on(); round++) {
+            for (void* p : all) unit_arena_free(p);
+            if (unit_arena_idle_bytes() >= all.size() * class_bytes(m)) break;
+            for (void*& p : all) p = unit_arena_alloc(&home, m, 1);
+        }
+        if (tag_is_on())
+            for (void* p : all) unit_arena_free(p);
+        else
+            EXPECT_EQ(chunk_count(), chunks);
+        unit_arena_publish();
+        EXPECT_LE(chunk_count(), 1u);
+        expect_no_chunk_left();
+    }));
+}
+
 TEST(Arena, AFullOneHasNothingAndSlabsServe) {
     EXPECT_FINE(in_child([] {
         windows_are_endless(":sparse_max=65535:thread_kept_max=0");
@@ -464,8 +517,8 @@ TEST(Arena, AFullOneHasNothingAndSlabsServe) {
         std::vector<void*> all;
         void* p;
         while ((p = unit_arena_alloc(&home, UNIT_SLAB_MEDIUM_CLASSES - 1, 1)) != nullptr) all.push_back(p);
-        EXPECT_EQ(all.size(), size_t{64} * chunk_holds(SLAB_MAX));
-        EXPECT_EQ(chunk_count(), 64u);
+        EXPECT_EQ(all.size(), size_t{UNIT_ARENA_CHUNKS} * chunk_holds(SLAB_MAX));
+        EXPECT_EQ(chunk_count(), unsigned{UNIT_ARENA_CHUNKS});
         void* other = unit_alloc(SLAB_MAX);
         ASSERT_NE(other, nullptr);
         EXPECT_FALSE(unit_in_chunk(other));

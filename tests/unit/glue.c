@@ -156,6 +156,7 @@ void* unit_arena_alloc_resident(uint32_t* home, unsigned m, size_t align) {
 }
 unsigned unit_arena_alloc_some(uint32_t* home, unsigned m, unsigned most, void** all) {
     static_assert((int)UNIT_ARENA_MORE == (int)ARENA_MORE, "the same");
+    static_assert(UNIT_ARENA_CHUNKS == ARENA_BANKS * BANK_CHUNKS, "likewise");
     struct arena_more more = {.most = most, .fresh = most};
     all[0] = arena_alloc(home, m, 1, &more);
     for (unsigned i = 0; i < more.count; i++) {

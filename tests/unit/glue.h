@@ -85,6 +85,7 @@ void unit_set_hooks(void (*attach)(bool first), void (*tick)(void));
 
 /* Blocks in chunks: heap/arena.h and heap/medium.h. */
 enum { UNIT_MEDIUM_CLASSES = CLASS_COUNT - SMALL_CLASSES, UNIT_CHUNK_BYTES = 1 << 20 };
+enum { UNIT_BANK_CHUNKS = 64, UNIT_ARENA_CHUNKS = 64 * UNIT_BANK_CHUNKS };
 enum { UNIT_SLAB_MEDIUM_CLASSES = SLAB_CLASSES - SMALL_CLASSES }; /* of them, those that slabs have too */
 enum { UNIT_ARENA_BY_CPU = UINT32_MAX };
 enum { UNIT_QUICK_CHUNK_BYTES = 32768, UNIT_QUICK_BYTES = 262144, UNIT_QUICK_LOOK = 4096 };

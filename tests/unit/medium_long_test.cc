@@ -81,8 +81,8 @@ TEST(MediumLong, SpansServeWhereTheArenaIsFull) {
         std::vector<void*> all;
         do all.push_back(unit_alloc(bytes_of));
         while (unit_in_chunk(all.back()));
-        EXPECT_EQ(all.size(), 64 * (UNIT_CHUNK_BYTES / class_bytes(medium_of(bytes_of))) + 1);
-        EXPECT_EQ(chunk_count(), 64u);
+        EXPECT_EQ(all.size(), UNIT_ARENA_CHUNKS * (UNIT_CHUNK_BYTES / class_bytes(medium_of(bytes_of))) + 1);
+        EXPECT_EQ(chunk_count(), unsigned{UNIT_ARENA_CHUNKS});
         EXPECT_TRUE(unit_is_large(unit_slice(all.back())));
         unit_free(all[7]);
         EXPECT_EQ(all[7] = unit_alloc(bytes_of), all[7]);
