@@ -16,6 +16,8 @@
 /* Idle pages of an arena, in bytes, past which those of a chunk become holes; or so small a part of what is
  * in use, where that is more. */
 enum { IDLE_BYTES_MAX = 262144, IDLE_PART_SHIFT = 4 };
+/* So many blocks are merged at once, some 0.1 ms. */
+enum { FLUSH_BLOCKS = 1024 };
 
 /* What a small process has of the first one lies on one page. */
 WEIR_WIDE(arenas) static struct arena arenas[ARENA_COUNT_MAX] __attribute__((aligned(4096)));
@@ -149,6 +151,7 @@ static void quick_push(struct chunk* k, uint32_t unit, unsigned m) {
     commit();
     quick_link(k, unit, m);
     k->arena->quick_pushed++;
+    k->arena->quick_came += class_units(m);
 }
 
 /* The first quick block of class m in chunk k, which has one, is on the list no more. */
@@ -189,10 +192,10 @@ WEIR_NOINLINE static void* quick_pop(struct arena* a, unsigned m, uint32_t align
 
 static bool block_give(struct chunk* k, uint32_t unit, unsigned m);
 
-/* The quick blocks of class m become free runs. True: pages became holes. */
-static bool quick_flush_class(struct arena* a, unsigned m) {
+/* Of the quick blocks of class m so many become free runs, at most. True: pages became holes. */
+static bool quick_flush_class(struct arena* a, unsigned m, uint32_t* most) {
     bool published = false;
-    while (a->quick_with[m] != 0) {
+    for (; a->quick_with[m] != 0 && *most != 0; --*most) {
         struct chunk* k = quick_chunk(a, m);
         published |= block_give(k, quick_unlink(k, m), m);
     }
@@ -200,15 +203,17 @@ static bool quick_flush_class(struct arena* a, unsigned m) {
 }
 
 /* Those of the next class that has some, in turns. There are some. */
-static bool quick_flush_next(struct arena* a) {
+static bool quick_flush_next(struct arena* a, uint32_t* most) {
     do a->quick_hand = (a->quick_hand + 1) % MEDIUM_CLASSES;
     while (a->quick_with[a->quick_hand] == 0);
-    return quick_flush_class(a, a->quick_hand);
+    return quick_flush_class(a, a->quick_hand, most);
 }
 
-static bool quick_flush(struct arena* a, uint32_t most) {
+/* Until no more than `left` units wait, or as much was done as others are to wait for. */
+static bool quick_flush(struct arena* a, uint32_t left) {
     bool published = false;
-    while (a->quick_units > most) published |= quick_flush_next(a);
+    for (uint32_t most = FLUSH_BLOCKS; a->quick_units > left && most != 0;)
+        published |= quick_flush_next(a, &most);
     return published;
 }
 
@@ -230,7 +235,7 @@ static void quick_pace(struct arena* a) {
     else if (a->quick_most < a->used_high)
         a->quick_most *= 2;
     quick_allow(a);
-    a->quick_pushed = 0;
+    a->quick_pushed = a->quick_came = 0;
     a->swing = 0;
     a->used_high = a->used_low = a->used_units;
 }
@@ -245,10 +250,11 @@ static uint32_t idle_more(const struct arena* a) {
     return a->idle_count <= idle_least() ? 0 : (a->idle_count - idle_least()) << units_shift();
 }
 
-/* After blocks came. True: there is something for a pass. */
+/* After blocks came. True: there is something for a pass. How much may wait is seen anew once a bit more came
+ * than was in use, so that what goes down and up does both meanwhile. */
 static bool quick_settle(struct arena* a) {
     const uint32_t step = QUICK_BYTES >> UNIT_SHIFT;
-    if (a->quick_pushed >= QUICK_LOOK) quick_pace(a);
+    if (a->quick_pushed >= QUICK_LOOK && a->quick_came >= a->used_high + a->used_high / 8) quick_pace(a);
     bool some = false;
     if (weir_unlikely(a->quick_units > a->quick_most)) some = quick_flush(a, a->quick_most / 2);
     uint32_t waits = a->quick_units + idle_more(a);
@@ -260,20 +266,41 @@ static bool quick_settle(struct arena* a) {
     return some;
 }
 
+/* A bank with the records of all of its chunks. In a mapping of its own: among the spans they would part what
+ * is to be a long one again once the chunks are gone, for good. NULL: no memory. */
+static struct bank* bank_make(void) {
+    static_assert(sizeof(struct bank) % 64 == 0 && sizeof(struct chunk) % 64 == 0, "records lie on lines");
+    size_t bytes = align_up(sizeof(struct bank) + BANK_CHUNKS * sizeof(struct chunk), os_page_bytes());
+    struct bank* bank = os_reserve(bytes, os_page_bytes());
+    if (bank == NULL) return NULL;
+    (void)os_advise_huge(bank, bytes, OS_HUGE_NEVER);
+    if (!os_commit(bank, bytes)) {
+        os_unmap(bank, bytes);
+        return NULL;
+    }
+    bank->records = (struct chunk*)(void*)(bank + 1);
+    return bank;
+}
+
 /* The first bank that has room for a chunk; NULL: there is none. */
 static struct bank* bank_with_room(struct arena* a, unsigned* index) {
     for (*index = 0; *index < ARENA_BANKS; ++*index) {
         struct bank* bank = bank_at(a, *index);
-        if (bank == NULL) return a->more[*index - 1] = span_meta_alloc(sizeof *bank);
+        if (bank == NULL) return a->more[*index - 1] = bank_make();
         if (~bank->made != 0) return bank;
     }
     return NULL;
 }
 
+static struct chunk* record_make(struct bank* bank, unsigned index) {
+    return bank->records != NULL ? &bank->records[index] : span_meta_alloc(sizeof(struct chunk));
+}
+
 /* The record of chunk k, which has no memory, has some no more, as soon as a visitor comes. */
 static void chunk_goes(struct chunk* k) {
-    store_relaxed(&k->bank->gone, k->bank->gone | 1ull << k->index);
     store_relaxed(&k->arena->gone, k->arena->gone | 1ull << k->bank_index);
+    commit();
+    store_relaxed(&k->bank->gone, k->bank->gone | 1ull << k->index);
 }
 
 static bool chunk_add(struct arena* a) {
@@ -282,12 +309,11 @@ static bool chunk_add(struct arena* a) {
     if (bank == NULL) return false;
     unsigned index = bit_low(~bank->made);
     struct chunk* k = bank->chunks[index];
-    if (k == NULL) k = bank->chunks[index] = span_meta_alloc(sizeof *k);
+    if (k == NULL) k = bank->chunks[index] = record_make(bank, index);
     if (k == NULL) return false;
-    store_relaxed(&bank->gone,
-                  bank->gone & ~(1ull << index)); /* before it is written to: see records_purge */
+    store_relaxed(&bank->gone, bank->gone & ~(1ull << index)); /* before it is written to: see bank_purge */
     commit();
-    k->arena = a;
+    store_relaxed(&k->arena, a);
     k->bank = bank;
     k->bank_index = bank_index;
     k->index = index;
@@ -365,10 +391,9 @@ static void empty_remove(struct arena* a, struct gone* g) {
     bool stays = false;
     for (unsigned i = 0; i < ARENA_BANKS && bank_at(a, i) != NULL; i++)
         for (uint64_t left = bank_at(a, i)->empty; left != 0; left &= left - 1) {
-            if (!stays)
-                stays = true;
-            else if (g->count != GONE_MOST)
-                g->slices[g->count++] = chunk_remove(bank_at(a, i)->chunks[bit_low(left)]);
+            if (g->count == GONE_MOST) return;
+            if (stays) g->slices[g->count++] = chunk_remove(bank_at(a, i)->chunks[bit_low(left)]);
+            stays = true;
         }
 }
 
@@ -576,7 +601,8 @@ static void* arena_try(struct arena* a, unsigned m, uint32_t align_units, bool r
         if (pages == PAGES_TAKEN) break;
         *busy = pages == PAGES_BUSY;
         if (pages == PAGES_BUSY || !merge) return NULL;
-        quick_flush_next(a);
+        uint32_t most = FLUSH_BLOCKS;
+        quick_flush_next(a, &most);
     }
     run_take(k, start, unit, units, m);
     run_taken(k, m, 1);
@@ -695,37 +721,54 @@ static void bank_purge(struct bank* bank) {
     }
     store_relaxed(&bank->gone, (uint64_t)0);
 }
-static void records_purge(struct arena* a) {
-    for (uint64_t left = a->gone; left != 0; left &= left - 1) bank_purge(bank_first(a, left));
-    store_relaxed(&a->gone, (uint64_t)0);
-}
 
-/* What is free in all chunks goes back, but for one that is empty; `all`: that one too. True: there are more
- * that are empty than went. */
-static bool arena_tidy_once(struct arena* a, bool all) {
-    struct gone gone;
-    gone.count = 0;
+static void visit_begin(struct arena* a) {
     arena_lock(a);
     store_relaxed(&a->visited, true);
+}
+static void visit_end(struct arena* a, struct gone* gone) {
+    store_relaxed(&a->visited, false);
+    os_lock_give(&a->lock);
+    gone_free(gone);
+}
+
+/* What waits becomes runs, and chunks without a block go, all but one; `all`: that one too. No more at once
+ * than others are to wait for. True: there is more. */
+static bool arena_drain(struct arena* a, bool all) {
+    struct gone gone;
+    gone.count = 0;
+    visit_begin(a);
     quick_flush(a, 0);
     a->told = 0;
     empty_remove(a, &gone);
-    bool more = gone.count == GONE_MOST;
-    for (unsigned i = 0; i < ARENA_BANKS && bank_at(a, i) != NULL; i++) {
-        struct bank* bank = bank_at(a, i);
-        if (all && !more && bank->empty != 0)
-            gone.slices[gone.count++] = chunk_remove(bank->chunks[bit_low(bank->empty)]);
-        for (uint64_t left = bank->made; left != 0; left &= left - 1)
-            pages_publish(bank->chunks[bit_low(left)]);
+    bool more = a->quick_units != 0 || gone.count == GONE_MOST;
+    if (all && !more && a->empty != 0) {
+        struct bank* bank = bank_first(a, a->empty);
+        gone.slices[gone.count++] = chunk_remove(bank->chunks[bit_low(bank->empty)]);
     }
-    records_purge(a);
-    store_relaxed(&a->visited, false);
-    os_lock_give(&a->lock);
-    gone_free(&gone);
+    visit_end(a, &gone);
     return more;
 }
+
+/* What bank i has idle becomes holes, and records without a chunk go. False: there is no such bank. */
+static bool bank_tidy(struct arena* a, unsigned i) {
+    struct gone gone;
+    gone.count = 0;
+    visit_begin(a);
+    struct bank* bank = bank_at(a, i);
+    if (bank != NULL) {
+        for (uint64_t left = bank->made; left != 0; left &= left - 1)
+            pages_publish(bank->chunks[bit_low(left)]);
+        bank_purge(bank);
+        store_relaxed(&a->gone, a->gone & ~(1ull << i));
+    }
+    visit_end(a, &gone);
+    return bank != NULL;
+}
+
 static void arena_tidy(struct arena* a, bool all) {
-    while (arena_tidy_once(a, all)) continue;
+    while (arena_drain(a, all)) continue;
+    for (unsigned i = 0; i < ARENA_BANKS && bank_tidy(a, i);) i++;
 }
 
 WEIR_FN void arena_publish_all(void) {

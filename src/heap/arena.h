@@ -39,7 +39,8 @@ static_assert(SMALL_MAX >= GROUP_UNITS * UNIT_BYTES, "a group is where one block
 enum { CHUNK_WORDS = CHUNK_UNITS / 64, CHUNK_GROUPS = CHUNK_UNITS / GROUP_UNITS };
 enum { GROUP_BYTES = GROUP_UNITS * UNIT_BYTES, SLICE_GROUPS = SLICE_BYTES / GROUP_BYTES };
 /* Bytes of freed blocks that may wait on an arena's quick lists in any case: for each of its chunks, in all,
- * and where it would need more memory. Whether more may is seen after so many frees. */
+ * and where it would need more memory. Whether more may is seen after so many frees, or
+ * more. */
 enum { QUICK_CHUNK_BYTES = 32768, QUICK_BYTES = 262144, QUICK_BYTES_GROWS = 65536, QUICK_LOOK = 4096 };
 enum { BINS_EXACT = 16, RUN_BINS = BINS_EXACT + 9 * 8 + 1 };
 /* What is known of the block that starts in a group: its medium class + 1, which unit of the group it starts
@@ -89,7 +90,7 @@ struct chunk {
     struct unit_bits bits[CHUNK_WORDS];
     struct group groups[CHUNK_GROUPS];
     uint8_t* formers; /* per unit, where memory is tagged: the last block's tag */
-};
+} __attribute__((aligned(64)));
 
 /* Units of a chunk that blocks may have. Where memory is tagged the last one is no block's: what lies behind
  * may have any tag. */

@@ -136,9 +136,14 @@ WEIR_FN bool arena_is_sound(struct arena* a) {
             good &= chunk_check(k, used, &quick) && (k->used == 0) == bit_is(&bank->empty, k->index);
         }
     }
-    for (unsigned b = 0; b < RUN_BINS; b++) good &= bit_is(a->bins, b) == (a->with[b] != 0);
+    uint64_t banks = 0;
+    for (unsigned i = 0; i < ARENA_BANKS && bank_at(a, i) != NULL; i++) banks |= 1ull << i;
+    good &= ((a->empty | a->gone) & ~banks) == 0;
+    for (unsigned b = 0; b < RUN_BINS; b++)
+        good &= bit_is(a->bins, b) == (a->with[b] != 0) && (a->with[b] & ~banks) == 0;
     uint64_t used_units = 0;
     for (unsigned m = 0; m < MEDIUM_CLASSES; m++) {
+        good &= (a->quick_with[m] & ~banks) == 0;
         good &= used[m] == load_relaxed(&a->used[m]);
         used_units += used[m] * class_units(m);
     }

@@ -55,8 +55,8 @@ WEIR_FN void available_put(struct heap* h, struct slice* s, const char* call) {
 }
 
 /* How well a slab serves to allocate from: better with `enough` free blocks, then with more in use, then the
- * lower one; in one number, as which of two is better is not to be predicted. Relaxed: its owner is the
- * caller. */
+ * lower one (of those within 512 GiB); in one number, as which of two is better is not to be predicted.
+ * Relaxed: its owner is the caller. */
 WEIR_INLINE uint64_t worth_of(const struct slice* s, uint32_t enough) {
     uint64_t counts = load_relaxed(&s->counts);
     uint32_t low = ~(uint32_t)((uintptr_t)s >> SLICE_RECORD_SHIFT);

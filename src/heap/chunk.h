@@ -15,7 +15,14 @@
 
 enum { BIN_WORDS = (RUN_BINS + 63) / 64 };
 
-/* Chunks for which a word has a bit each. */
+/* Chunks for which a word has a bit each. What such a word says of a bank's chunks, a bit of the arena's says
+ * of the bank:
+ *
+ *     bit i of arena.with[b]        is set where bank i's with[b]        != 0
+ *     bit i of arena.quick_with[m]  is set where bank i's quick_with[m]  != 0
+ *     bit i of arena.empty          is set where bank i's empty          != 0
+ *
+ * (bank_check, between calls). Banks are made in order and stay. */
 struct bank {
     uint64_t with[RUN_BINS];             /* bit i: chunk i has a run in list b */
     uint64_t quick_with[MEDIUM_CLASSES]; /* bit i: chunk i has a quick block of the class */
@@ -23,7 +30,9 @@ struct bank {
     uint64_t empty;                      /* bit i: and none of its blocks is in use */
     uint64_t gone; /* bit i: chunk i has none any more, but its record has; Sync: as idle_count */
     struct chunk* chunks[BANK_CHUNKS];
-};
+    struct chunk*
+        records; /* those of all of a further bank's, side by side; of the first one each by itself */
+} __attribute__((aligned(64)));
 struct arena {
     struct os_lock lock;
     bool torn;                /* since a fork that interrupted the lock's owner; Sync: the lock */
@@ -34,13 +43,12 @@ struct arena {
     uint64_t quick_with[MEDIUM_CLASSES]; /* bit i: bank i has a quick block of the class */
     uint64_t empty;                      /* bit i: bank i has an empty chunk */
     uint64_t gone;                 /* bit i: bank i may have chunks that are gone; Sync: as idle_count */
-    uint32_t made_count;           /* of chunks */
-    uint32_t empty_count;          /* likewise */
     uint32_t quick_units;          /* of all quick blocks; Sync: relaxed atomic, written under the lock */
     uint32_t quick_hand;           /* the class whose quick blocks go next, in turns */
     uint32_t quick_most;           /* so many units of them may wait */
     uint32_t told;                 /* so many units that wait, or are idle, are known to release_owed */
-    uint32_t quick_pushed;         /* blocks, since it was last seen how much may; */
+    uint32_t quick_pushed;         /* blocks that came to wait since it was last seen how much may, */
+    uint32_t quick_came;           /* and their units; */
     uint32_t swing;                /* units in use that went and came again meanwhile, at most: */
     uint32_t used_units;           /* those in use, */
     uint32_t used_high;            /* at the most, */

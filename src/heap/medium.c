@@ -90,16 +90,19 @@ static bool medium_swings(const struct heap* h) {
 /* What the thread may keep: a part of what it took from chunks, since that is what comes and goes, and a
  * block as long as those that it frees; and of what goes down and up again by much, a share for each thread.
  * Of what comes and goes so much for the first HEAPS_MANY heaps at the most, which more of them share down to
- * a least each: what sleeping ones keep holds whole chunks. */
+ * a least each: what sleeping ones keep holds whole chunks. Less where there is no helper: nobody comes for
+ * it, and threads do the helper's work only where they do not find what they kept. */
 static ptrdiff_t medium_kept_max(const struct heap* h) {
-    enum { least = 65536, parts = 4, steady = 3 << 20, steady_least = 524288 };
+    enum { least = 65536, parts = 4, steady = 3 << 20, steady_least = 524288, alone_most = 262144 };
+    const bool alone = load_relaxed(&release_state) == RELEASE_ALONE;
     uint64_t most = core_options.thread_kept_max;
     uint64_t heaps = load_relaxed(&heap_totals.heaps_live); /* none, where this one is parked */
     uint64_t wanted = least + h->medium_longest + h->medium_out_bytes / parts;
     uint64_t steady_most = heaps > HEAPS_MANY ? HEAPS_MANY * (uint64_t)steady / heaps : steady;
     if (steady_most < steady_least) steady_most = steady_least;
+    if (alone) steady_most = alone_most;
     if (wanted > steady_most) wanted = steady_most;
-    if (medium_swings(h)) {
+    if (medium_swings(h) && !alone) {
         uint64_t share = heaps == 0 ? most : most / heaps;
         wanted += h->medium_swing < share ? h->medium_swing : share;
     }
@@ -199,8 +202,8 @@ static WEIR_NOINLINE void more_keep(struct heap* h, unsigned m, const struct are
 
 /* How many may come along with one of class m. Of those that wait as many as have room, if the thread has
  * several of the class; where its use goes down and up again also if it has few just now, and more of them:
- * it had them before. Of new ones a part of what it has, and only such as have memory where more than a
- * little is kept: where it is more than KEPT_GROWS, it goes before memory is added. Outside the gate: a
+ * mostly it had them before. Of new ones a part of what it has, and only such as have memory where more than
+ * a little is kept: where it is more than KEPT_GROWS, it goes before memory is added. Outside the gate: a
  * visitor may be taking what is kept. */
 enum { MORE_BYTES = 32768, MORE_SWING_BYTES = 131072, MORE_BLOCKS = 8, MORE_PART = 8, KEPT_GROWS = 65536 };
 static unsigned more_count(size_t bytes, size_t most_bytes, unsigned most) {

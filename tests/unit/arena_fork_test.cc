@@ -155,10 +155,30 @@ TEST_NATIVE(Arena, BitsAreRightAtEveryInstruction) {
     }));
 }
 
+std::vector<void*> filler;
 void fill_a_bank(uint32_t* home) {
-    for (; chunk_count() <= UNIT_BANK_CHUNKS; filled++)
-        ASSERT_NE(unit_arena_alloc(home, UNIT_MEDIUM_CLASSES - 1, 1), nullptr);
-    unit_arena_trim();
+    const size_t each = UNIT_CHUNK_BYTES / class_bytes(UNIT_MEDIUM_CLASSES - 1);
+    for (; filled < UNIT_BANK_CHUNKS * each; filled++)
+        filler.push_back(unit_arena_alloc(home, UNIT_MEDIUM_CLASSES - 1, 1));
+    ASSERT_EQ(chunk_count(), unsigned{UNIT_BANK_CHUNKS}); // all of them full
+}
+
+// A chunk loses its last block while another one has none.
+void a_chunk_goes() {
+    for (unsigned i = 0; i < held_most; i++)
+        if (held[i].p != nullptr) held_free(i, false);
+    const unsigned before = chunk_count();
+    ASSERT_GT(before, unsigned{UNIT_BANK_CHUNKS});
+    filled -= 2;
+    unit_arena_free(filler[0]);
+    unit_arena_publish(); // else they wait
+    Stepper::stride = 53;
+    Stepper::start();
+    unit_arena_free(filler[1]);
+    unit_arena_publish();
+    Stepper::stop();
+    Stepper::end_child();
+    EXPECT_LT(chunk_count(), before);
 }
 
 // `kept`: blocks that another thread keeps in the same chunk, and that the child may free. `further`: in
@@ -182,7 +202,8 @@ void fork_at_each_step(bool goes_on, unsigned kept, bool further = false) {
         Stepper::goes_on = goes_on;
         Stepper::stride = 211;
         if (further) fill_a_bank(&home);
-        held_alloc(0, random, &home, true); // makes the chunk
+        held_alloc(0, random, &home, true); // makes the chunk, and the bank
+        EXPECT_EQ(chunk_count(), further ? UNIT_BANK_CHUNKS + 1u : 1u);
         for (unsigned i = 1; i < held_most; i += 2) held_alloc(i, random, &home, false);
         Stepper::stride = 53;
         unsigned grown = 0;
@@ -197,6 +218,7 @@ void fork_at_each_step(bool goes_on, unsigned kept, bool further = false) {
             Stepper::stride = round % 2 == 0 ? 53 : 13; // what a block grows by takes few instructions
         }
         EXPECT_GT(grown, 1u);
+        if (further && Forker::bad == 0) a_chunk_goes();
         EXPECT_GT(Forker::forks, 100u);
         EXPECT_EQ(Forker::bad, 0u);
         state = 2;
@@ -242,6 +264,7 @@ TEST_NATIVE(Arena, AForkAtAnyInstructionWhoseChildGoesOn) { fork_at_each_step(tr
 TEST_NATIVE(Arena, AForkAtAnyInstructionWhoseChildAllocatesInTheHandler) { fork_at_each_step(false, 0); }
 TEST_NATIVE(Arena, AForkAtAnyInstructionWhileOthersKeepBlocks) { fork_at_each_step(true, 3); }
 TEST_NATIVE(Arena, AForkAtAnyInstructionInAFurtherBank) { fork_at_each_step(false, 0, true); }
+TEST_NATIVE(Arena, AForkAtAnyInstructionInAFurtherBankWhoseChildGoesOn) { fork_at_each_step(true, 0, true); }
 TEST_NATIVE(Arena, AForkWhereSomeComeAlongWhoseChildGoesOn) { fork_where_some_come_along(true); }
 TEST_NATIVE(Arena, AForkWhereSomeComeAlongWhoseChildAllocatesInTheHandler) {
     fork_where_some_come_along(false);

@@ -40,6 +40,21 @@ TEST(Class, SlabsAreWellUsedAndAddressable) {
     }
 }
 
+// So many free blocks are worth a slab's turn: an eighth, 32 at most, and one where a slab has few.
+TEST(Class, EnoughIsAnEighthOfASlab) {
+    for (auto [bytes, enough] : {std::pair<size_t, unsigned>{16, 32},
+                                 {32, 32},
+                                 {128, 32},
+                                 {256, 32},
+                                 {512, 16},
+                                 {1024, 8},
+                                 {2048, 4},
+                                 {4096, 2},
+                                 {8192, 1},
+                                 {65536, 1}})
+        EXPECT_EQ(class_enough(&size_classes[class_of(bytes)]), enough) << bytes;
+}
+
 TEST(Class, BlockIndexIsExactForEveryOffset) {
     for (unsigned c = 0; c < SLAB_CLASSES; c++) {
         const struct size_class& k = size_classes[c];

@@ -541,4 +541,22 @@ TEST(MediumKept, EverySizeAndAlignmentMatchesItsSizedFree) {
     }));
 }
 
+// Where there may be no helper nobody comes for what a thread keeps: it is little, whatever goes down and up.
+TEST(MediumKept, LittleWhereNobodyComesForIt) {
+    for (bool alone : {false, true})
+        EXPECT_FINE(in_child([=] {
+            start(alone ? "release_floor=0:sparse_max=65535" : "release=off:sparse_max=65535");
+            if (alone) os_helper_forbid(true);
+            std::vector<void*> all;
+            for (unsigned wave = 0; wave < 5; wave++) {
+                for (unsigned i = 0; i < 2000; i++) all.push_back(unit_alloc(3000));
+                for (; !all.empty(); all.pop_back()) unit_free(all.back());
+            }
+            EXPECT_EQ(release_state == RELEASE_ALONE, alone);
+            EXPECT_EQ(unit_kept_medium_max() <= size_t{1} << 18, alone) << unit_kept_medium_max();
+            EXPECT_LE(unit_kept_medium_bytes(), unit_kept_medium_max());
+            unit_collect();
+        }));
+}
+
 } // namespace
