@@ -270,11 +270,11 @@ void meet_arm(Random& random) {
 
 TEST(Exposure, TheLastTwoFreesOfASlabMeet) {
     EXPECT_FINE(in_child([] {
-        windows_are_endless(":thread_free_max=0");
+        windows_are_endless(":thread_free_max=0:sparse_max=0");
         unit_attach();
         constexpr size_t size = 16384; // goes home without a stay in an outbox
         const unsigned capacity = size_classes[class_of(size)].capacity;
-        const unsigned rounds = unit_rounds(20000);
+        const unsigned rounds = unit_rounds(4000);
         std::atomic<void*> given{nullptr};
         sigset_t alarm_set;
         sigemptyset(&alarm_set);

@@ -146,8 +146,8 @@ TEST(Remote, WhatIsFreedTwiceInARowIsToldAtTheCall) {
 TEST(Remote, EmptiedSlabsOfASleeperAreReleased) {
     for (size_t size : {64u, 1000u, 9000u})
         EXPECT_FINE(in_child([&] {
-            core_options.dirty_max = 1 * MIB;
-            core_options.sparse_max = 0;
+            windows_are_endless(
+                ":dirty_max=1m:sparse_max=0"); // what a visitor found is released at its next visit
             unit_attach();
             Worker sleeper;
             const size_t slabs = size > 1000 ? 100 : 300; // beside what an emulator needs for itself
