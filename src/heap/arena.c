@@ -766,8 +766,10 @@ static bool bank_tidy(struct arena* a, unsigned i) {
     return bank != NULL;
 }
 
+/* What waits when it starts, and no more: other threads may bring more all the time. */
 static void arena_tidy(struct arena* a, bool all) {
-    while (arena_drain(a, all)) continue;
+    uint32_t rounds = load_relaxed(&a->quick_units) / (FLUSH_BLOCKS * (GROUP_UNITS + 1)) + ARENA_BANKS + 1;
+    while (rounds-- != 0 && arena_drain(a, all)) continue;
     for (unsigned i = 0; i < ARENA_BANKS && bank_tidy(a, i);) i++;
 }
 
