@@ -498,7 +498,7 @@ TEST(Arena, BanksFillAndEmpty) {
         EXPECT_TRUE(unit_arena_check());
         Random random(3);
         const size_t inner = tag_is_on() ? each - 1 : each; // behind the last one is what is no block's
-        for (unsigned round = 0; round < 20; round++) {
+        for (unsigned round = 0; round < (tag_is_on() ? 2 : 20); round++) {
             std::vector<size_t> gone; // one of each chunk at most, so that none goes
             for (size_t chunk = 0; chunk < chunks; chunk++)
                 if (random.below(2) == 0) gone.push_back(chunk * each + random.below(inner));
