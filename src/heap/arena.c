@@ -16,7 +16,7 @@
 /* Idle pages of an arena, in bytes, past which those of a chunk become holes; or so small a part of what is
  * in use, where that is more. */
 enum { IDLE_BYTES_MAX = 262144, IDLE_PART_SHIFT = 4 };
-/* So many blocks are merged at once, some 0.1 ms. */
+/* So many blocks are merged before others have the lock. */
 enum { FLUSH_BLOCKS = 1024 };
 
 /* What a small process has of the first one lies on one page. */
@@ -220,8 +220,11 @@ static bool quick_flush(struct arena* a, uint32_t left) {
 /* A little may wait anyway. None where memory is tagged: a block that comes back gets another tag than its
  * neighbours under the lock. */
 static void quick_allow(struct arena* a) {
-    uint32_t least = (uint32_t)__builtin_popcountll(a->first.made) * QUICK_CHUNK_BYTES;
-    if (least > QUICK_BYTES || a->more[0] != NULL) least = QUICK_BYTES;
+    enum { chunks_most = QUICK_BYTES / QUICK_CHUNK_BYTES };
+    uint32_t chunks = 0;
+    for (unsigned i = 0; i < ARENA_BANKS && bank_at(a, i) != NULL && chunks < chunks_most; i++)
+        chunks += (uint32_t)__builtin_popcountll(bank_at(a, i)->made);
+    uint32_t least = (chunks < chunks_most ? chunks : chunks_most) * QUICK_CHUNK_BYTES;
     if (a->quick_most < least >> UNIT_SHIFT) a->quick_most = least >> UNIT_SHIFT;
     if (tag_is_on()) a->quick_most = 0;
 }
@@ -726,10 +729,9 @@ static void visit_begin(struct arena* a) {
     arena_lock(a);
     store_relaxed(&a->visited, true);
 }
-static void visit_end(struct arena* a, struct gone* gone) {
+static void visit_end(struct arena* a) {
     store_relaxed(&a->visited, false);
     os_lock_give(&a->lock);
-    gone_free(gone);
 }
 
 /* What waits becomes runs, and chunks without a block go, all but one; `all`: that one too. No more at once
@@ -746,14 +748,13 @@ static bool arena_drain(struct arena* a, bool all) {
         struct bank* bank = bank_first(a, a->empty);
         gone.slices[gone.count++] = chunk_remove(bank->chunks[bit_low(bank->empty)]);
     }
-    visit_end(a, &gone);
+    visit_end(a);
+    gone_free(&gone);
     return more;
 }
 
 /* What bank i has idle becomes holes, and records without a chunk go. False: there is no such bank. */
 static bool bank_tidy(struct arena* a, unsigned i) {
-    struct gone gone;
-    gone.count = 0;
     visit_begin(a);
     struct bank* bank = bank_at(a, i);
     if (bank != NULL) {
@@ -762,7 +763,7 @@ static bool bank_tidy(struct arena* a, unsigned i) {
         bank_purge(bank);
         store_relaxed(&a->gone, a->gone & ~(1ull << i));
     }
-    visit_end(a, &gone);
+    visit_end(a);
     return bank != NULL;
 }
 

@@ -30,8 +30,7 @@ struct bank {
     uint64_t empty;                      /* bit i: and none of its blocks is in use */
     uint64_t gone; /* bit i: chunk i has none any more, but its record has; Sync: as idle_count */
     struct chunk* chunks[BANK_CHUNKS];
-    struct chunk*
-        records; /* those of all of a further bank's, side by side; of the first one each by itself */
+    struct chunk* records; /* of all chunks of a further bank; NULL: each has one by itself */
 } __attribute__((aligned(64)));
 struct arena {
     struct os_lock lock;

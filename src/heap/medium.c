@@ -81,9 +81,13 @@ static void medium_swing_learn(struct heap* h) {
     if (live < h->medium_least) h->medium_least = live;
 }
 
-/* Whether what the thread's blocks take goes down and up again by much, and heaps are few. */
+/* Whether there is no helper, so that nobody comes for what threads keep. */
+static bool nobody_comes(void) { return load_relaxed(&release_state) == RELEASE_ALONE; }
+
+/* Whether what the thread's blocks take goes down and up again by much, and heaps are few, and looked at. */
 static bool medium_swings(const struct heap* h) {
     enum { much = 4 };
+    if (nobody_comes()) return false;
     return h->medium_swing != 0 && h->medium_swing >= h->medium_most / much && !heaps_are_many();
 }
 
@@ -94,15 +98,14 @@ static bool medium_swings(const struct heap* h) {
  * it, and threads do the helper's work only where they do not find what they kept. */
 static ptrdiff_t medium_kept_max(const struct heap* h) {
     enum { least = 65536, parts = 4, steady = 3 << 20, steady_least = 524288, alone_most = 262144 };
-    const bool alone = load_relaxed(&release_state) == RELEASE_ALONE;
     uint64_t most = core_options.thread_kept_max;
     uint64_t heaps = load_relaxed(&heap_totals.heaps_live); /* none, where this one is parked */
     uint64_t wanted = least + h->medium_longest + h->medium_out_bytes / parts;
     uint64_t steady_most = heaps > HEAPS_MANY ? HEAPS_MANY * (uint64_t)steady / heaps : steady;
     if (steady_most < steady_least) steady_most = steady_least;
-    if (alone) steady_most = alone_most;
+    if (nobody_comes()) steady_most = alone_most;
     if (wanted > steady_most) wanted = steady_most;
-    if (medium_swings(h) && !alone) {
+    if (medium_swings(h)) {
         uint64_t share = heaps == 0 ? most : most / heaps;
         wanted += h->medium_swing < share ? h->medium_swing : share;
     }
