@@ -714,12 +714,19 @@ WEIR_FN bool arena_is_free(const struct slice* s, const void* p) {
     return is_free;
 }
 
-/* Records without a chunk: their whole pages go. Where memory is tagged they know of what is theirs. */
+/* Records without a chunk: their whole pages go, and those that lie in two such ones beside each other. Where
+ * memory is tagged they know of what is theirs. */
 static void bank_purge(struct bank* bank) {
-    for (uint64_t left = bank->gone; left != 0 && !tag_is_on(); left &= left - 1) {
-        struct chunk* k = bank->chunks[bit_low(left)];
+    for (uint64_t left = tag_is_on() ? 0 : bank->gone; left != 0;) {
+        unsigned first = bit_low(left);
+        unsigned last = first;
+        const bool beside = bank->records != NULL;
+        while (beside && first != 0 && (bank->made >> (first - 1) & 1) == 0) first--;
+        while (beside && last != BANK_CHUNKS - 1 && (bank->made >> (last + 1) & 1) == 0) last++;
+        left &= last == BANK_CHUNKS - 1 ? 0 : ~0ull << (last + 1);
+        struct chunk* k = beside ? &bank->records[first] : bank->chunks[first];
         uintptr_t from = align_up((uintptr_t)k, os_page_bytes());
-        uintptr_t to = align_down((uintptr_t)(k + 1), os_page_bytes());
+        uintptr_t to = align_down((uintptr_t)(k + (last - first + 1)), os_page_bytes());
         if (from < to && os_purge((void*)from, to - from)) add_relaxed(&span_totals.purged, to - from);
     }
     store_relaxed(&bank->gone, (uint64_t)0);
