@@ -228,7 +228,7 @@ static WEIR_NOINLINE void wire_open_file(const char* path) {
     if (wire_slot == NULL) return;
     store_release(&wire_slot->state, (uint32_t)WEIR_WIRE_LOADED); /* publishes the identity fields */
     heap_tick_hook = wire_tick;
-    heap_large_hook = wire_look;
+    heap_long_hook = wire_look;
     release_tick_hook = wire_look;
     pool_tick_hook = wire_look;
 }

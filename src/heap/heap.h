@@ -240,9 +240,9 @@ WEIR_VAR_DECL void (*heap_attach_hook)(bool first);
 WEIR_VAR_DECL void (*heap_detach_hook)(void);
 /* Called on the slow path now and then (at most once per refill). */
 WEIR_VAR_DECL void (*heap_tick_hook)(void);
-/* Called after a large block was taken, resized or given back, with no lock held, maybe by a thread that has
- * no heap. */
-WEIR_VAR_DECL void (*heap_large_hook)(void);
+/* Called after a large block was taken, resized or given back, and after a long block's free that did not
+ * find room in what the thread keeps; with no lock held, maybe by a thread that has no heap. */
+WEIR_VAR_DECL void (*heap_long_hook)(void);
 
 /* Bits beside the heap's address in a slab's owner word; each makes the fast path's compare fail.
  * FULL: checks=full, always. NUDGED: another thread has freed blocks of the slab; the owner is to take

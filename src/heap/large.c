@@ -42,7 +42,7 @@ static void* large_publish(struct slice* s) {
 }
 
 static void large_changed(void) {
-    if (weir_unlikely(heap_large_hook != NULL)) heap_large_hook();
+    if (weir_unlikely(heap_long_hook != NULL)) heap_long_hook();
 }
 
 /* A span that keeps its slices has no record for the pages between the block's end and the last slice: they

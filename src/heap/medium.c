@@ -444,6 +444,7 @@ WEIR_FN void medium_free(void* p, struct slice* s, const char* call) {
     unsigned m = block_class(known);
     bool some = h == &heap_empty ? medium_free_heapless(m, p, block) : medium_free_own(h, m, p, block);
     if (some) release_poke();
+    if (weir_unlikely(heap_long_hook != NULL) && m >= LONG_CLASS) heap_long_hook();
 }
 
 WEIR_FN WEIR_COLD void medium_free_asked(void* p, const char* call) {

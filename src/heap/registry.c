@@ -41,7 +41,7 @@ WEIR_VAR struct heap_totals heap_totals;
 WEIR_VAR void (*heap_attach_hook)(bool first);
 WEIR_VAR void (*heap_detach_hook)(void);
 WEIR_VAR void (*heap_tick_hook)(void);
-WEIR_VAR void (*heap_large_hook)(void);
+WEIR_VAR void (*heap_long_hook)(void);
 
 /* Sync: heaps_lock. */
 static struct heap* registry;

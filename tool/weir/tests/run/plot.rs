@@ -6,7 +6,7 @@
 use super::*;
 
 /// `grow MB MS THEN [SIZE]`: takes memory in small blocks (or of SIZE bytes), stays, and then `frees` and stays four times as
-/// long, `ends`, is `killed`, or `executes` a program without the library. Large blocks are also freed little by little.
+/// long, `ends`, is `killed`, or `executes` a program without the library. Long blocks are also freed little by little.
 const GROW: &str = r#"
 #include <signal.h>
 #include <stdlib.h>
@@ -109,9 +109,9 @@ fn grow(scratch: &Scratch) -> String {
 }
 
 #[test]
-fn large_blocks_are_live_when_they_come_and_go() {
+fn long_blocks_are_live_when_they_come_and_go() {
     let scratch = Scratch::new();
-    // Nothing but large blocks, and no helper: their own calls are all that tells.
+    // Nothing but long blocks, and no helper: their own calls are all that tells.
     let arguments = ["64", "300", "free", "200000"];
     let run = plotted(
         &["--options", "release=off"],
