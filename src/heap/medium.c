@@ -112,6 +112,12 @@ static ptrdiff_t medium_kept_max(const struct heap* h) {
     return (ptrdiff_t)(wanted < most ? wanted : most);
 }
 
+/* So much of it may stay while memory is added for the thread. */
+static ptrdiff_t medium_kept_grows(const struct heap* h) {
+    enum { least = 65536, parts = 32 };
+    return least + (ptrdiff_t)h->medium_longest + (ptrdiff_t)(h->medium_out_bytes / parts);
+}
+
 /* It may have changed. */
 static WEIR_NOINLINE void kept_bound_learn(struct heap* h) {
     ptrdiff_t most = medium_kept_max(h);
@@ -203,12 +209,45 @@ static WEIR_NOINLINE void more_keep(struct heap* h, unsigned m, const struct are
     if (left != 0) (void)arena_free(back, left);
 }
 
+/* Blocks on their way back to their chunks, so that a lock is taken for many. */
+struct outgoing {
+    unsigned count;
+    bool some; /* there is something for a pass */
+    void* blocks[64];
+};
+
+static void outgoing_start(struct outgoing* o) {
+    o->count = 0;
+    o->some = false;
+}
+
+static void outgoing_send(struct outgoing* o) {
+    if (o->count != 0) o->some |= arena_free(o->blocks, o->count);
+    o->count = 0;
+}
+
+/* The `count` oldest blocks of a ring are the thread's no more. */
+static void outgoing_put(struct outgoing* o, struct heap* h, unsigned row, unsigned count) {
+    struct kept_medium* k = &h->kept_medium[row];
+    if (count == 0) return; /* a visitor writes nothing then: the owner may have gone on */
+    if (o->count + count > sizeof o->blocks / sizeof o->blocks[0]) outgoing_send(o);
+    for (unsigned i = 0; i < count; i++) {
+        o->blocks[o->count++] = *medium_kept_at(h, k->from);
+        __atomic_signal_fence(__ATOMIC_SEQ_CST);
+        store_relaxed(&k->from, (uint32_t)kept_place_plus(k->from, 1));
+        store_relaxed(&k->limit, (uint32_t)kept_place_plus(k->limit, 1));
+    }
+    size_t bytes = (size_t)count * k->bytes;
+    medium_gone(h, row, count, bytes);
+    store_relaxed(&h->kept_medium_room, h->kept_medium_room + (ptrdiff_t)bytes);
+}
+
 /* How many may come along with one of class m. Of those that wait as many as have room, if the thread has
  * several of the class; where its use goes down and up again also if it has few just now, and more of them:
  * mostly it had them before. Of new ones a part of what it has, and only such as have memory where more than
- * a little is kept: where it is more than KEPT_GROWS, it goes before memory is added. Outside the gate: a
- * visitor may be taking what is kept. */
-enum { MORE_BYTES = 32768, MORE_SWING_BYTES = 131072, MORE_BLOCKS = 8, MORE_PART = 8, KEPT_GROWS = 65536 };
+ * a little is kept: where it is more than what may stay, some goes before memory is added. Outside the gate:
+ * a visitor may be taking what is kept. */
+enum { MORE_BYTES = 32768, MORE_SWING_BYTES = 131072, MORE_BLOCKS = 8, MORE_PART = 8 };
 static unsigned more_count(size_t bytes, size_t most_bytes, unsigned most) {
     return bytes * most <= most_bytes ? most : (unsigned)(most_bytes / bytes);
 }
@@ -224,20 +263,32 @@ static WEIR_NOINLINE struct arena_more* medium_more(const struct heap* h, unsign
     const unsigned fresh_most = bytes > MORE_BYTES / 2 ? 0 : more_count(bytes, MORE_BYTES, MORE_BLOCKS);
     more->fresh = load_relaxed(&h->medium_out[m]) / MORE_PART;
     if (more->fresh > fresh_most) more->fresh = fresh_most;
-    more->resident = medium_kept_bytes(h) > KEPT_GROWS - MORE_BYTES + (ptrdiff_t)h->medium_longest;
+    more->resident = medium_kept_bytes(h) > medium_kept_grows(h) - MORE_BYTES;
     return more;
 }
 
-/* From what has memory; where there is none, what the thread keeps goes, and may serve. */
+/* Of each ring the oldest quarter, at least one. All of it would mostly come again, block by block. */
+static void medium_drop_some(struct heap* h) {
+    enum { parts = 4 };
+    struct outgoing o;
+    outgoing_start(&o);
+    uint32_t inside = gate_enter_count(h, GATE_MEDIUM);
+    for (unsigned row = 0; row < KEPT_RINGS; row++)
+        outgoing_put(&o, h, row, (medium_kept_count(&h->kept_medium[row]) + parts - 1) / parts);
+    medium_leave(h, inside);
+    outgoing_send(&o);
+}
+
+/* From what has memory; where there is none, some of what the thread keeps goes, and may serve. */
 static WEIR_NOINLINE void* medium_from_resident(struct heap* h, unsigned m, size_t align,
                                                 struct arena_more* more) {
     void* p = arena_alloc_resident(&h->arena, m, align, more);
-    if (p == NULL) medium_drop_all(h);
+    if (p == NULL) medium_drop_some(h);
     return p;
 }
 
-/* What would need more memory gets what the thread keeps first, if that is more than one block. `zero`: where
- * memory is tagged, the block is to be zero. */
+/* What would need more memory gets some of what the thread keeps first, if that is more than may stay.
+ * `zero`: where memory is tagged, the block is to be zero. */
 static void* medium_from_arena(struct heap* h, unsigned m, size_t align, bool zero) {
     struct arena_more room;
     struct arena_more* more = NULL;
@@ -245,8 +296,7 @@ static void* medium_from_arena(struct heap* h, unsigned m, size_t align, bool ze
     if (weir_unlikely(load_relaxed(&depot_is_used)) && (p = medium_from_depot(h, m, align)) != NULL) return p;
     if (m < LONG_CLASS && (load_relaxed(&h->medium_out[m]) >= MORE_PART || medium_swings(h)))
         more = medium_more(h, m, &room);
-    if (medium_kept_bytes(h) > KEPT_GROWS + (ptrdiff_t)h->medium_longest && !zero)
-        p = medium_from_resident(h, m, align, more);
+    if (medium_kept_bytes(h) > medium_kept_grows(h) && !zero) p = medium_from_resident(h, m, align, more);
     if (p == NULL)
         p = zero ? arena_alloc_zeroed(&h->arena, m, align) : arena_alloc(&h->arena, m, align, more);
     if (p == NULL) return NULL;
@@ -313,39 +363,6 @@ static WEIR_COLD void medium_misuse(const struct slice* s, const void* p, const 
         core_report("double-free", REPORT_FREED, p, call);
     else
         core_report("invalid-free", REPORT_INTERIOR, p, call);
-}
-
-/* Blocks on their way back to their chunks, so that a lock is taken for many. */
-struct outgoing {
-    unsigned count;
-    bool some; /* there is something for a pass */
-    void* blocks[64];
-};
-
-static void outgoing_start(struct outgoing* o) {
-    o->count = 0;
-    o->some = false;
-}
-
-static void outgoing_send(struct outgoing* o) {
-    if (o->count != 0) o->some |= arena_free(o->blocks, o->count);
-    o->count = 0;
-}
-
-/* The `count` oldest blocks of a ring are the thread's no more. */
-static void outgoing_put(struct outgoing* o, struct heap* h, unsigned row, unsigned count) {
-    struct kept_medium* k = &h->kept_medium[row];
-    if (count == 0) return; /* a visitor writes nothing then: the owner may have gone on */
-    if (o->count + count > sizeof o->blocks / sizeof o->blocks[0]) outgoing_send(o);
-    for (unsigned i = 0; i < count; i++) {
-        o->blocks[o->count++] = *medium_kept_at(h, k->from);
-        __atomic_signal_fence(__ATOMIC_SEQ_CST);
-        store_relaxed(&k->from, (uint32_t)kept_place_plus(k->from, 1));
-        store_relaxed(&k->limit, (uint32_t)kept_place_plus(k->limit, 1));
-    }
-    size_t bytes = (size_t)count * k->bytes;
-    medium_gone(h, row, count, bytes);
-    store_relaxed(&h->kept_medium_room, h->kept_medium_room + (ptrdiff_t)bytes);
 }
 
 /* Of a class of which the thread has none of its own the oldest kept blocks, up to so many, go to others, or

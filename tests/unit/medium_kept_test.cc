@@ -402,21 +402,34 @@ TEST(MediumKept, ManyHeapsKeepLessEach) {
 }
 
 // What the thread keeps of other classes goes before the arena takes pages that have no memory.
-TEST(MediumKept, WhatIsKeptGoesBeforeMoreMemory) {
-    EXPECT_FINE(in_child([] {
-        start("release=off:sparse_max=65535");
-        if (tag_is_on()) return; // a block gets its tag in the arena
-        std::vector<void*> all;
-        for (unsigned i = 0; i < 800; i++) all.push_back(unit_alloc(3000 + i % 40 * 700));
-        for (unsigned i = 0; i < 60; i++) unit_free(all[i]), all[i] = nullptr;
-        ASSERT_GT(unit_kept_medium_bytes(), 65536u);
-        void* larger = unit_alloc(65536);
-        EXPECT_EQ(unit_kept_medium_bytes(), 0u);
-        EXPECT_TRUE(unit_arena_check());
-        unit_free(larger);
-        for (void* p : all) unit_free(p);
-        expect_nothing_left();
-    }));
+// The oldest quarter of each ring, at least one, where more is kept than 64 KiB, the longest block, and a
+// 32nd of what the thread has; below that nothing.
+TEST(MediumKept, SomeOfWhatIsKeptGoesBeforeMoreMemory) {
+    for (bool much : {false, true})
+        EXPECT_FINE(in_child([=] {
+            start("release=off:sparse_max=65535");
+            if (tag_is_on()) return; // a block gets its tag in the arena
+            stay_on_one_processor();
+            std::vector<void*> all;
+            for (unsigned i = 0; i < 800; i++) all.push_back(unit_alloc(3000 + i % 40 * 700));
+            for (unsigned i = 0; i < 120; i++) {
+                if (!much && i % 40 > 12) continue;
+                unit_free(all[i]), all[i] = nullptr;
+            }
+            const size_t kept = unit_kept_medium_bytes();
+            const size_t may_stay = 65536 + unit_medium_out_bytes() / 32;
+            ASSERT_GT(kept, 65536u);
+            ASSERT_EQ(kept > may_stay, much) << kept << " of " << may_stay;
+            std::vector<unsigned> before;
+            for (unsigned m = 0; m < UNIT_MEDIUM_CLASSES; m++) before.push_back(unit_kept_count(m));
+            void* larger = unit_alloc(65536);
+            for (unsigned m = 0; m < UNIT_MEDIUM_CLASSES; m++)
+                EXPECT_EQ(unit_kept_count(m), much ? before[m] - (before[m] + 3) / 4 : before[m]) << m;
+            EXPECT_TRUE(unit_arena_check());
+            unit_free(larger);
+            for (void* p : all) unit_free(p);
+            expect_nothing_left();
+        }));
 }
 
 TEST(MediumKept, KeptBlocksStayWithinTheBound) {
