@@ -124,6 +124,8 @@ static WEIR_NOINLINE void* alloc_unkept(size_t size) {
     }
     void* p = size > SLAB_MAX ? span_block_alloc(size, 1, &zeroed)
                               : class_alloc(heap_self(), class_of(size == 0 ? 1 : size), size, 1);
+    if (weir_unlikely(p == NULL) && size > SLAB_MAX && size <= CHUNK_MAX)
+        p = chunk_block_alloc(heap_self(), class_of(size)); /* what the thread held is in chunks now */
     return weir_likely(p != NULL) ? p : no_memory();
 }
 

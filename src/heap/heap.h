@@ -155,17 +155,17 @@ struct heap {
     struct gate gates[GATES];
     uint16_t medium_out[LONG_CLASS]; /* that this thread took from chunks and did not give back, halved
                                             now and then; Sync: GATE_MEDIUM */
-    uint64_t medium_out_bytes;       /* likewise, of all classes, never halved */
-    uint64_t medium_most;            /* of that in the program's hands since medium_age, */
-    uint64_t medium_least;           /* since there was that most, */
-    uint64_t medium_swing;           /* and by how much it went down and up again; of before that, the half */
-    uint32_t medium_longest;         /* of the blocks freed lately, in bytes, above SLAB_MAX; or 0 */
-    ptrdiff_t kept_medium_room;      /* what else may be kept, in bytes; Sync: GATE_MEDIUM */
-    ptrdiff_t kept_medium_max;       /* what may be kept in all, as of the last slow call */
-    uint32_t medium_hand;            /* the class whose blocks go next, in turns */
-    uint32_t arena;                  /* where the last one came from */
-    bool medium_zero;                /* the next one from there is to be zero, where memory is tagged; */
-    void* medium_zeroed;             /* and this one was */
+    uint64_t medium_out_bytes;  /* likewise, of all classes, never halved; Sync: relaxed atomic, as well */
+    uint64_t medium_most;       /* of that in the program's hands since medium_age, */
+    uint64_t medium_least;      /* since there was that most, */
+    uint64_t medium_swing;      /* and by how much it went down and up again; of before that, the half */
+    uint32_t medium_longest;    /* of the blocks freed lately, in bytes, above SLAB_MAX; or 0 */
+    ptrdiff_t kept_medium_room; /* what else may be kept, in bytes; Sync: GATE_MEDIUM */
+    ptrdiff_t kept_medium_max;  /* what may be kept in all, as of the last slow call */
+    uint32_t medium_hand;       /* the class whose blocks go next, in turns */
+    uint32_t arena;             /* where the last one came from */
+    bool medium_zero;           /* the next one from there is to be zero, where memory is tagged; */
+    void* medium_zeroed;        /* and this one was */
     /* The large block that the thread freed last: see large.h. */
     struct slice* kept_large;  /* Sync: GATE_LARGE; relaxed atomic, for the census */
     size_t kept_large_bytes;   /* how large it is; LARGE_FENCED: see the next */

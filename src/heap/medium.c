@@ -54,14 +54,15 @@ WEIR_FN uint32_t gate_enter_count(struct heap* h, unsigned gate) {
 static WEIR_NOINLINE void medium_came(struct heap* h, unsigned m, unsigned count) {
     if (m < LONG_CLASS && h->medium_out[m] <= UINT16_MAX - count)
         store_relaxed(&h->medium_out[m], (uint16_t)(h->medium_out[m] + count));
-    h->medium_out_bytes += count * medium_bytes(m);
+    store_relaxed(&h->medium_out_bytes, h->medium_out_bytes + count * medium_bytes(m));
 }
 static void medium_gone(struct heap* h, unsigned m, unsigned count, size_t bytes) {
     if (m < LONG_CLASS) {
         uint16_t out = h->medium_out[m];
         store_relaxed(&h->medium_out[m], (uint16_t)(out < count ? 0 : out - count));
     }
-    h->medium_out_bytes -= h->medium_out_bytes < bytes ? h->medium_out_bytes : bytes;
+    uint64_t all = h->medium_out_bytes;
+    store_relaxed(&h->medium_out_bytes, all < bytes ? 0 : all - bytes);
 }
 
 /* Of what it took and did not give back: what the program has. */
@@ -112,10 +113,12 @@ static ptrdiff_t medium_kept_max(const struct heap* h) {
     return (ptrdiff_t)(wanted < most ? wanted : most);
 }
 
-/* So much of it may stay while memory is added for the thread. */
+/* So much of it may stay while memory is added for the thread; a part of what it has only where heaps are
+ * few. Outside the gate, too. */
 static ptrdiff_t medium_kept_grows(const struct heap* h) {
     enum { least = 65536, parts = 32 };
-    return least + (ptrdiff_t)h->medium_longest + (ptrdiff_t)(h->medium_out_bytes / parts);
+    const uint64_t part = heaps_are_many() ? 0 : load_relaxed(&h->medium_out_bytes) / parts;
+    return least + (ptrdiff_t)h->medium_longest + (ptrdiff_t)part;
 }
 
 /* It may have changed. */
@@ -245,8 +248,8 @@ static void outgoing_put(struct outgoing* o, struct heap* h, unsigned row, unsig
 /* How many may come along with one of class m. Of those that wait as many as have room, if the thread has
  * several of the class; where its use goes down and up again also if it has few just now, and more of them:
  * mostly it had them before. Of new ones a part of what it has, and only such as have memory where more than
- * a little is kept: where it is more than what may stay, some goes before memory is added. Outside the gate:
- * a visitor may be taking what is kept. */
+ * a little is kept: others lie in the order in which they are taken, so that what is freed in that order is
+ * free together. Outside the gate: a visitor may be taking what is kept. */
 enum { MORE_BYTES = 32768, MORE_SWING_BYTES = 131072, MORE_BLOCKS = 8, MORE_PART = 8 };
 static unsigned more_count(size_t bytes, size_t most_bytes, unsigned most) {
     return bytes * most <= most_bytes ? most : (unsigned)(most_bytes / bytes);
@@ -263,18 +266,30 @@ static WEIR_NOINLINE struct arena_more* medium_more(const struct heap* h, unsign
     const unsigned fresh_most = bytes > MORE_BYTES / 2 ? 0 : more_count(bytes, MORE_BYTES, MORE_BLOCKS);
     more->fresh = load_relaxed(&h->medium_out[m]) / MORE_PART;
     if (more->fresh > fresh_most) more->fresh = fresh_most;
-    more->resident = medium_kept_bytes(h) > medium_kept_grows(h) - MORE_BYTES;
+    more->resident = medium_kept_bytes(h) > MORE_BYTES + (ptrdiff_t)h->medium_longest;
     return more;
 }
 
-/* Of each ring the oldest quarter, at least one. All of it would mostly come again, block by block. */
+/* Of each ring the oldest quarter, at least one. All of it would mostly come again, block by block. With
+ * bounds as of now; where nothing is kept all of the room is there, of which a fork in the middle of a call
+ * may have left its child less. */
 static void medium_drop_some(struct heap* h) {
     enum { parts = 4 };
+    unsigned all = 0;
     struct outgoing o;
     outgoing_start(&o);
     uint32_t inside = gate_enter_count(h, GATE_MEDIUM);
-    for (unsigned row = 0; row < KEPT_RINGS; row++)
-        outgoing_put(&o, h, row, (medium_kept_count(&h->kept_medium[row]) + parts - 1) / parts);
+    kept_bound_learn(h);
+    for (unsigned row = 0; row < KEPT_RINGS; row++) {
+        struct kept_medium* k = &h->kept_medium[row];
+        const unsigned count = medium_kept_count(k);
+        all += count;
+        if (count == 0) continue;
+        outgoing_put(&o, h, row, (count + parts - 1) / parts);
+        const unsigned places = medium_kept_count_max(row);
+        if (medium_kept_count(k) < places) kept_limit_set(k, row, places, k->bytes);
+    }
+    if (all == 0) store_relaxed(&h->kept_medium_room, h->kept_medium_max);
     medium_leave(h, inside);
     outgoing_send(&o);
 }
@@ -414,8 +429,9 @@ static void* medium_next(struct slice* s, void* p, const char* call) {
     return tagged;
 }
 
-/* Block p is what heap h, the caller's, keeps, or goes back. True: there is something for a pass. */
-static bool medium_free_own(struct heap* h, unsigned m, void* p, uint16_t* block) {
+/* Block p is what heap h, the caller's, keeps, or goes back. True: there is something for a pass. *went: of
+ * what is kept, or of p, something went to its chunk. */
+static bool medium_free_own(struct heap* h, unsigned m, void* p, uint16_t* block, bool* went) {
     bool some = false;
     uint32_t bytes = (uint32_t)medium_bytes(m);
     unsigned row = medium_ring(m);
@@ -426,8 +442,8 @@ static bool medium_free_own(struct heap* h, unsigned m, void* p, uint16_t* block
     kept_bound_learn(h);
     if (bytes <= h->kept_medium_max) {
         unsigned places = medium_kept_count_max(row);
-        if (medium_kept_count(k) >= places || h->kept_medium_room < bytes)
-            some = medium_make_room(h, row, places, bytes);
+        *went = medium_kept_count(k) >= places || h->kept_medium_room < bytes;
+        if (*went) some = medium_make_room(h, row, places, bytes);
         weir_assert(medium_kept_count(k) < places); /* or the ring would have no limit any more */
         kept_limit_set(k, row, places, bytes);      /* a long one's: none is kept now */
         h->kept_medium_room -= bytes;
@@ -459,9 +475,10 @@ WEIR_FN void medium_free(void* p, struct slice* s, const char* call) {
     /* Also what goes at once: the arena notes the tag that p had. */
     if (tag_is_on() && (p = medium_next(s, p, call)) == NULL) return;
     unsigned m = block_class(known);
-    bool some = h == &heap_empty ? medium_free_heapless(m, p, block) : medium_free_own(h, m, p, block);
+    bool went = true;
+    bool some = h == &heap_empty ? medium_free_heapless(m, p, block) : medium_free_own(h, m, p, block, &went);
     if (some) release_poke();
-    if (weir_unlikely(heap_long_hook != NULL) && m >= LONG_CLASS) heap_long_hook();
+    if (weir_unlikely(heap_long_hook != NULL) && went && m >= LONG_CLASS) heap_long_hook();
 }
 
 WEIR_FN WEIR_COLD void medium_free_asked(void* p, const char* call) {

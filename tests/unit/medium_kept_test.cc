@@ -401,8 +401,8 @@ TEST(MediumKept, ManyHeapsKeepLessEach) {
     }));
 }
 
-// What the thread keeps of other classes goes before the arena takes pages that have no memory.
-// The oldest quarter of each ring, at least one, where more is kept than 64 KiB, the longest block, and a
+// What the thread keeps of other classes goes before the arena takes pages that have no memory: the oldest
+// quarter of each ring, at least one, where more is kept than 64 KiB, the longest block, and a
 // 32nd of what the thread has; below that nothing.
 TEST(MediumKept, SomeOfWhatIsKeptGoesBeforeMoreMemory) {
     for (bool much : {false, true})
@@ -430,6 +430,30 @@ TEST(MediumKept, SomeOfWhatIsKeptGoesBeforeMoreMemory) {
             for (void* p : all) unit_free(p);
             expect_nothing_left();
         }));
+}
+
+// Who shows what is live looks where a long block's free sends something back, and not where it is kept.
+TEST(MediumKept, LongBlocksThatGoBackAreTold) {
+    EXPECT_FINE(in_child([] {
+        start("release=off");
+        if (tag_is_on()) return; // long blocks are spans
+        static std::atomic<unsigned> told;
+        unit_long_hook([] { told++; });
+        void* p = unit_alloc(100000);
+        void* q = unit_alloc(200000);
+        void* other = unit_alloc(100000);
+        void* few = unit_alloc(3000);
+        unit_free(p);
+        EXPECT_EQ(told, 0u);
+        unit_free(q); // takes p's place
+        EXPECT_EQ(told, 1u);
+        unit_free(few);
+        EXPECT_EQ(told, 1u);
+        std::thread([=] { unit_free(other); }).join(); // has no heap
+        EXPECT_EQ(told, 2u);
+        unit_long_hook(nullptr);
+        expect_nothing_left();
+    }));
 }
 
 TEST(MediumKept, KeptBlocksStayWithinTheBound) {
