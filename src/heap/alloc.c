@@ -111,6 +111,13 @@ static WEIR_COLD void* no_memory(void) {
     return NULL;
 }
 
+/* All that the thread held for nothing has gone back: for what chunks have it may lie there. */
+static WEIR_COLD void* alloc_last(size_t size) {
+    bool may = size > SLAB_MAX && size <= CHUNK_MAX;
+    void* p = may ? chunk_block_alloc(heap_self(), class_of(size)) : NULL;
+    return p != NULL ? p : no_memory();
+}
+
 static WEIR_NOINLINE void* alloc_unkept(size_t size) {
     bool zeroed;
     huge_learn_if_due();
@@ -124,9 +131,7 @@ static WEIR_NOINLINE void* alloc_unkept(size_t size) {
     }
     void* p = size > SLAB_MAX ? span_block_alloc(size, 1, &zeroed)
                               : class_alloc(heap_self(), class_of(size == 0 ? 1 : size), size, 1);
-    if (weir_unlikely(p == NULL) && size > SLAB_MAX && size <= CHUNK_MAX)
-        p = chunk_block_alloc(heap_self(), class_of(size)); /* what the thread held is in chunks now */
-    return weir_likely(p != NULL) ? p : no_memory();
+    return weir_likely(p != NULL) ? p : alloc_last(size);
 }
 
 /* Of a small class whose bin is empty, where the active slab's list mostly serves. */

@@ -56,7 +56,7 @@ static WEIR_NOINLINE void medium_came(struct heap* h, unsigned m, unsigned count
         store_relaxed(&h->medium_out[m], (uint16_t)(h->medium_out[m] + count));
     store_relaxed(&h->medium_out_bytes, h->medium_out_bytes + count * medium_bytes(m));
 }
-static void medium_gone(struct heap* h, unsigned m, unsigned count, size_t bytes) {
+static WEIR_NOINLINE void medium_gone(struct heap* h, unsigned m, unsigned count, size_t bytes) {
     if (m < LONG_CLASS) {
         uint16_t out = h->medium_out[m];
         store_relaxed(&h->medium_out[m], (uint16_t)(out < count ? 0 : out - count));
@@ -111,14 +111,6 @@ static ptrdiff_t medium_kept_max(const struct heap* h) {
         wanted += h->medium_swing < share ? h->medium_swing : share;
     }
     return (ptrdiff_t)(wanted < most ? wanted : most);
-}
-
-/* So much of it may stay while memory is added for the thread; a part of what it has only where heaps are
- * few. Outside the gate, too. */
-static ptrdiff_t medium_kept_grows(const struct heap* h) {
-    enum { least = 65536, parts = 32 };
-    const uint64_t part = heaps_are_many() ? 0 : load_relaxed(&h->medium_out_bytes) / parts;
-    return least + (ptrdiff_t)h->medium_longest + (ptrdiff_t)part;
 }
 
 /* It may have changed. */
@@ -294,9 +286,20 @@ static void medium_drop_some(struct heap* h) {
     outgoing_send(&o);
 }
 
-/* From what has memory; where there is none, some of what the thread keeps goes, and may serve. */
+/* Of what is kept so much may stay while memory is added for the thread; a part of what it has only where
+ * heaps are few. Outside the gate. */
+enum { KEPT_GROWS = 65536 };
+static ptrdiff_t medium_kept_grows(const struct heap* h) {
+    enum { parts = 32 };
+    const uint64_t part = heaps_are_many() ? 0 : load_relaxed(&h->medium_out_bytes) / parts;
+    return KEPT_GROWS + (ptrdiff_t)h->medium_longest + (ptrdiff_t)part;
+}
+
+/* From what has memory, if the thread keeps more than may stay; where there is none, some of it goes, and may
+ * serve. */
 static WEIR_NOINLINE void* medium_from_resident(struct heap* h, unsigned m, size_t align,
                                                 struct arena_more* more) {
+    if (medium_kept_bytes(h) <= medium_kept_grows(h)) return NULL;
     void* p = arena_alloc_resident(&h->arena, m, align, more);
     if (p == NULL) medium_drop_some(h);
     return p;
@@ -311,7 +314,7 @@ static void* medium_from_arena(struct heap* h, unsigned m, size_t align, bool ze
     if (weir_unlikely(load_relaxed(&depot_is_used)) && (p = medium_from_depot(h, m, align)) != NULL) return p;
     if (m < LONG_CLASS && (load_relaxed(&h->medium_out[m]) >= MORE_PART || medium_swings(h)))
         more = medium_more(h, m, &room);
-    if (medium_kept_bytes(h) > medium_kept_grows(h) && !zero) p = medium_from_resident(h, m, align, more);
+    if (medium_kept_bytes(h) > KEPT_GROWS && !zero) p = medium_from_resident(h, m, align, more);
     if (p == NULL)
         p = zero ? arena_alloc_zeroed(&h->arena, m, align) : arena_alloc(&h->arena, m, align, more);
     if (p == NULL) return NULL;
@@ -463,6 +466,10 @@ static WEIR_COLD bool medium_free_heapless(unsigned m, void* p, uint16_t* block)
     return depot_leave(&heap_empty, m, &p, 1, &some) ? some : arena_free(&p, 1);
 }
 
+static WEIR_NOINLINE void medium_tell(void) {
+    if (heap_long_hook != NULL) heap_long_hook();
+}
+
 WEIR_FN void medium_free(void* p, struct slice* s, const char* call) {
     struct heap* h = heap_self();
     s = slice_first(s);
@@ -478,7 +485,7 @@ WEIR_FN void medium_free(void* p, struct slice* s, const char* call) {
     bool went = true;
     bool some = h == &heap_empty ? medium_free_heapless(m, p, block) : medium_free_own(h, m, p, block, &went);
     if (some) release_poke();
-    if (weir_unlikely(heap_long_hook != NULL) && went && m >= LONG_CLASS) heap_long_hook();
+    if (went && m >= LONG_CLASS) medium_tell();
 }
 
 WEIR_FN WEIR_COLD void medium_free_asked(void* p, const char* call) {
