@@ -402,8 +402,8 @@ TEST(MediumKept, ManyHeapsKeepLessEach) {
 }
 
 // What the thread keeps of other classes goes before the arena takes pages that have no memory: the oldest
-// quarter of each ring, at least one, where more is kept than 64 KiB, the longest block, and a
-// 32nd of what the thread has; below that nothing.
+// quarter of each ring, at least one, where more is kept than 64 KiB, the longest block, and a 32nd of what
+// the thread has; below that nothing.
 TEST(MediumKept, SomeOfWhatIsKeptGoesBeforeMoreMemory) {
     for (bool much : {false, true})
         EXPECT_FINE(in_child([=] {
