@@ -262,26 +262,32 @@ static WEIR_NOINLINE struct arena_more* medium_more(const struct heap* h, unsign
     return more;
 }
 
-/* Of each ring the oldest quarter, at least one. All of it would mostly come again, block by block. With
- * bounds as of now; where nothing is kept all of the room is there, of which a fork in the middle of a call
- * may have left its child less. */
-static void medium_drop_some(struct heap* h) {
-    enum { parts = 4 };
-    unsigned all = 0;
-    struct outgoing o;
-    outgoing_start(&o);
-    uint32_t inside = gate_enter_count(h, GATE_MEDIUM);
+/* What may be kept from now on, in bytes and places. Not a visitor's business, which knows nothing of the
+ * owner's use. */
+static void kept_bounds_learn(struct heap* h) {
     kept_bound_learn(h);
     for (unsigned row = 0; row < KEPT_RINGS; row++) {
         struct kept_medium* k = &h->kept_medium[row];
-        const unsigned count = medium_kept_count(k);
-        all += count;
-        if (count == 0) continue;
-        outgoing_put(&o, h, row, (count + parts - 1) / parts);
         const unsigned places = medium_kept_count_max(row);
-        if (medium_kept_count(k) < places) kept_limit_set(k, row, places, k->bytes);
+        if (load_relaxed(&k->limit) != 0 && medium_kept_count(k) < places) /* 0: none was kept yet */
+            kept_limit_set(k, row, places, k->bytes);
     }
-    if (all == 0) store_relaxed(&h->kept_medium_room, h->kept_medium_max);
+}
+
+WEIR_FN void medium_drop(struct heap* h, unsigned parts) {
+    unsigned left = 0;
+    struct outgoing o;
+    outgoing_start(&o);
+    uint32_t inside = gate_enter_count(h, GATE_MEDIUM);
+    for (unsigned row = 0; row < KEPT_RINGS; row++) {
+        const unsigned count = medium_kept_count(&h->kept_medium[row]);
+        const unsigned goes = (count + parts - 1) / parts;
+        outgoing_put(&o, h, row, goes);
+        left += count - goes;
+    }
+    if (left == 0)
+        store_relaxed(&h->kept_medium_room, h->kept_medium_max); /* a fork may have had it otherwise */
+    kept_bounds_learn(h);
     medium_leave(h, inside);
     outgoing_send(&o);
 }
@@ -299,9 +305,10 @@ static ptrdiff_t medium_kept_grows(const struct heap* h) {
  * serve. */
 static WEIR_NOINLINE void* medium_from_resident(struct heap* h, unsigned m, size_t align,
                                                 struct arena_more* more) {
+    enum { parts = 4 }; /* all of it would mostly come again, block by block */
     if (medium_kept_bytes(h) <= medium_kept_grows(h)) return NULL;
     void* p = arena_alloc_resident(&h->arena, m, align, more);
-    if (p == NULL) medium_drop_some(h);
+    if (p == NULL) medium_drop(h, parts);
     return p;
 }
 
@@ -541,28 +548,6 @@ static void outgoing_put_all(struct outgoing* o, struct heap* h) {
         outgoing_put(o, h, row, medium_kept_count(&h->kept_medium[row]));
     store_relaxed(&h->kept_medium_room,
                   h->kept_medium_max); /* a fork in the middle of a call may have had it otherwise */
-}
-
-/* Nothing is kept: what may be from now on. Not a visitor's business, which knows nothing of the owner's use.
- */
-static void kept_bounds_anew(struct heap* h) {
-    h->kept_medium_max = medium_kept_max(h);
-    store_relaxed(&h->kept_medium_room, h->kept_medium_max);
-    for (unsigned row = 0; row < KEPT_RINGS; row++) {
-        struct kept_medium* k = &h->kept_medium[row];
-        if (load_relaxed(&k->limit) == 0) continue; /* none was kept yet */
-        kept_limit_set(k, row, medium_kept_count_max(row), k->bytes);
-    }
-}
-
-WEIR_FN void medium_drop_all(struct heap* h) {
-    struct outgoing o;
-    outgoing_start(&o);
-    uint32_t inside = gate_enter_count(h, GATE_MEDIUM);
-    outgoing_put_all(&o, h);
-    kept_bounds_anew(h);
-    medium_leave(h, inside);
-    outgoing_send(&o);
 }
 
 WEIR_FN void medium_age(struct heap* h) {

@@ -177,8 +177,9 @@ WEIR_FN void medium_free(void* p, struct slice* s, const char* call);
 WEIR_FN bool medium_grow(struct slice* s, const void* p, size_t size);
 /* Usable bytes of the block at p; 0 after a report. */
 WEIR_FN size_t medium_usable(const struct slice* s, const void* p, const char* call);
-/* Free the blocks that a heap keeps. The caller owns it. */
-WEIR_FN void medium_drop_all(struct heap* h);
+/* Free of the blocks that a heap keeps the oldest part of each size, rounded up; 1 part: all. The caller owns
+ * it. */
+WEIR_FN void medium_drop(struct heap* h, unsigned parts);
 /* Free the blocks that other threads' heaps keep: those that were not used since the last visit, or all. With
  * no lock held, and signals blocked. */
 WEIR_FN void medium_visit(bool all);

@@ -165,7 +165,7 @@ static void heap_disband(struct heap* h, const char* call) {
         while ((s = available_take(h, c, false)) != NULL) orphan_put(s);
         while ((s = available_take_scarce(h, c)) != NULL) orphan_put(s);
     }
-    medium_drop_all(h);
+    medium_drop(h, 1);
     large_drop(h);
     spare_drop_all(h);
     h->kept_bytes = h->closed_bytes = 0;
@@ -488,7 +488,7 @@ WEIR_FN void heap_collect(void) {
     }
     available_sweep(h, true, "malloc_trim");
     heap_unlearn(h);
-    medium_drop_all(h);
+    medium_drop(h, 1);
     large_drop(h);
     depot_empty();
     arena_trim_all();
@@ -653,7 +653,7 @@ WEIR_FN void heap_fork_child(void) {
             if (h != self && (load_relaxed(&h->tid) != 0 || h->parked_bytes != 0) && !h->set_aside) {
                 medium_fork_child(h);
                 /* Not into lists that are half changed: they would not be there any more for the call. */
-                if (!torn && !arena_is_torn()) medium_drop_all(h);
+                if (!torn && !arena_is_torn()) medium_drop(h, 1);
                 if (!torn) large_drop(h);
                 if (!torn) spare_drop_all(h);
                 heap_retire(h);

@@ -94,7 +94,7 @@ uint64_t unit_large_bytes(void) { return large_live().bytes; }
 void unit_large_free(const void* p) { large_free(slice_find(p), "free"); }
 bool unit_keeps_large(void) { return load_relaxed(&heap_self()->kept_large) != NULL; }
 void unit_collect(void) { heap_collect(); }
-void unit_medium_drop(void) { medium_drop_all(heap_self()); }
+void unit_medium_drop(void) { medium_drop(heap_self(), 1); }
 void unit_clear(void* p, size_t bytes) { heap_clear(p, bytes); }
 void unit_visit(bool all) { (void)heaps_visit(all ? RELEASE_LOOK_ALL : RELEASE_LOOK_DUE); }
 bool unit_look(unsigned look) { return heaps_visit((enum release_look)look); }
