@@ -26,8 +26,7 @@ WEIR_INLINE bool slab_is_direct(const struct slice* s) { return counts_direct(lo
  * fits, but for lists that are to be walked. */
 WEIR_FN bool direct_fits(const struct heap* h, const struct slice* s, uint32_t out, uint32_t count);
 WEIR_INLINE bool direct_may(const struct heap* h, const struct slice* s, uint32_t out, uint32_t count) {
-    bool walked = h->turn < core_options.check_first || h->turns_unchecked + 1 >= core_options.check_every;
-    return !walked && direct_fits(h, s, out, count);
+    return !walk_is_due(h) && direct_fits(h, s, out, count);
 }
 /* It is, with `used` blocks in use, `count` of which lie in the bin. With no visitor near. */
 WEIR_FN void direct_begin(struct heap* h, struct slice* s, uint32_t used, uint32_t count);

@@ -209,7 +209,7 @@ static bool tell_is_checked(struct heap* h, const struct slice* s) {
         h->told_blocks += blocks;
         return true;
     }
-    if (++h->tells_unchecked < core_options.check_every) return false;
+    if (++h->tells_unchecked < walk_every(h)) return false;
     h->tells_unchecked = 0;
     return true;
 }

@@ -44,7 +44,7 @@ static bool turn_is_checked(struct heap* h, uint32_t count) {
         h->turn += 1 + count / blocks_a_list;
         return true;
     }
-    if (++h->turns_unchecked < core_options.check_every) return false;
+    if (++h->turns_unchecked < walk_every(h)) return false;
     h->turns_unchecked = 0;
     return true;
 }
@@ -624,8 +624,7 @@ static bool list_serves(struct heap* h, unsigned c, struct slice* s, uint32_t co
     if (count > s->built || slab_forked) return false;
     if (exposure_is_doubted(h, s)) return false;
     if (heap_is_passed(h, c) && heaps_are_many()) return false;
-    if (h->turn < core_options.check_first || h->turns_unchecked + 1 >= core_options.check_every)
-        return false;
+    if (walk_is_due(h)) return false;
     if (count >= h->guard_left || h->guard_due != 0) return false;
     return !exposure_packs(h, s) && !list_stays_short(h, s, count);
 }
