@@ -632,7 +632,7 @@ WEIR_FN WEIR_NOINLINE void* arena_alloc(uint32_t* home, unsigned m, size_t align
     return alloc_as(home, m, align, false, false, more);
 }
 
-WEIR_FN void* arena_alloc_zeroed(uint32_t* home, unsigned m, size_t align) {
+WEIR_FN WEIR_NOINLINE void* arena_alloc_zeroed(uint32_t* home, unsigned m, size_t align) {
     return alloc_as(home, m, align, true, false, NULL);
 }
 

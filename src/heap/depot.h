@@ -1,9 +1,11 @@
 /* depot.h: freed medium blocks on their way from threads that free more of a class than they take to threads
- * that take more than they free, several at a time and without a lock.
+ * that take more than they free, several at a time and without a lock; and those of a thread whose use goes
+ * down and up again, from one to the other.
  *
  * Where they come from an arena's lists would be written by both for each block, which costs what it costs to
- * move each line of them from one processor to the other. It deliberately knows nothing of who gives and who
- * takes: that is medium.c's business. To arenas a block in a depot is in use, and known to be kept.
+ * move each line of them from one processor to the other, and a lock and several lists each way. It
+ * deliberately knows nothing of who gives and who takes: that is medium.c's business. To arenas a block in a
+ * depot is in use, and known to be kept.
  *
  * Bonwick and Adams, "Magazines and Vmem" (USENIX 2001), has depots of full magazines; here each has a place
  * of its own, so that there is no list of them that could be changed by two at once.
@@ -20,9 +22,14 @@
 
 /* Blocks of one class that go together, and what they may be in bytes. */
 enum { DEPOT_BLOCKS = 7, DEPOT_BYTES = 131072 };
+/* Places of a class; of them so many for what goes from thread to thread. */
+enum { DEPOT_PLACES = 16, DEPOT_PASSED = 2 };
 
 /* Whether any block was ever left: until then nobody looks. Sync: relaxed atomic. */
 WEIR_VAR_DECL bool depot_is_used;
+/* Whether more places than DEPOT_PASSED may be in use: what lies there is for who would need more memory.
+ * Likewise. */
+WEIR_VAR_DECL bool depot_is_filled;
 
 /* How many of class m go together; 0: none ever do. */
 WEIR_INLINE unsigned depot_count_of(unsigned m) {
@@ -30,14 +37,17 @@ WEIR_INLINE unsigned depot_count_of(unsigned m) {
     size_t most = DEPOT_BYTES / size_classes[SMALL_CLASSES + m].bytes;
     return most < DEPOT_BLOCKS ? (unsigned)most : DEPOT_BLOCKS;
 }
-/* Leave so many kept blocks of class m, with what lies there; they are the caller's no more then. *tell: a
- * visitor is to come for them, and knows of none there. False: there is no place for all of them. */
-WEIR_FN bool depot_put(unsigned m, void* const* blocks, unsigned count, bool* tell);
+/* Leave so many kept blocks of class m in one of the first `places` places, with what lies there; they are
+ * the caller's no more then. *tell: a visitor is to come for them, and knows of none there. False: no place
+ * has room for all of them. */
+WEIR_FN bool depot_put(unsigned m, void* const* blocks, unsigned count, unsigned places, bool* tell);
 /* Take those that somebody left, into `blocks`, with places for DEPOT_BLOCKS. Their number; they are kept
  * ones still, and the caller's. */
 WEIR_FN unsigned depot_take(unsigned m, void** blocks);
 /* How many of class m lie there. */
 WEIR_FN uint64_t depot_count(unsigned m);
+/* Some of what lies there goes back to its arenas, class by class in turn. False: nothing is left. */
+WEIR_FN bool depot_empty_some(void);
 /* All of them go back to their arenas. */
 WEIR_FN void depot_empty(void);
 

@@ -138,6 +138,7 @@ struct heap {
     uint32_t settled_frees;      /* and how many ended since then */
     uint16_t reopened;           /* closed slabs opened again since the last sweep, or since they were many */
     uint16_t kept_widely;        /* sweeps till no more than KEPT_BYTES_MAX is kept again */
+    uint32_t walk_halvings;      /* how often the part of lists is halved that is walked; see walks_learn */
     size_t closed_bytes;         /* of pages that became holes when active slabs were closed (SLICE_CLOSED) */
     /* Exposure: see exposure.h. The first three are relaxed atomics: others may steal a slab. */
     uint64_t slab_bytes; /* of the blocks that are built in the slabs that the heap owns */

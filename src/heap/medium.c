@@ -120,19 +120,26 @@ static WEIR_NOINLINE void kept_bound_learn(struct heap* h) {
     h->kept_medium_max = most;
 }
 
-/* Kept blocks of class m are left for others, if there is a place. */
+/* Kept blocks of class m are left for others, or, of a thread whose use goes down and up again, for itself,
+ * if there is a place. */
 static bool depot_leave(struct heap* h, unsigned m, void* const* blocks, unsigned count, bool* some) {
     enum { kept_least = 65536 };
     bool tell;
     if (core_options.thread_kept_max < kept_least) return false; /* who wants little kept */
-    if (h != &heap_empty && load_relaxed(&heap_totals.heaps_live) == 1) return false; /* there is nobody */
-    if (depot_count_of(m) == 0 || !depot_put(m, blocks, count, &tell)) return false;
+    const bool swings = medium_swings(h);
+    if (!swings && h != &heap_empty && load_relaxed(&heap_totals.heaps_live) == 1)
+        return false; /* there is nobody */
+    const unsigned places = swings ? DEPOT_PLACES : DEPOT_PASSED;
+    if (depot_count_of(m) == 0 || !depot_put(m, blocks, count, places, &tell)) return false;
     if (tell) visit_owed(h, count * medium_bytes(m));
     *some = tell;
     return true;
 }
 
-static uint16_t* block_known(const void* p) { return arena_block_any(slice_first(slice_find(p)), p); }
+/* Of a block that lies in a chunk. */
+static uint16_t* block_known(const void* p) {
+    return &load_acquire(&slice_find(p)->blocks)[(uintptr_t)p % SLICE_BYTES / GROUP_BYTES];
+}
 
 /* So many blocks of so many bytes may wait in the ring, more than do. A handler's fork may have its child go
  * on in between: while a ring has ends and no limit yet, no block is short enough for it. */
@@ -175,13 +182,15 @@ static unsigned medium_keep_some(struct heap* h, unsigned m, const struct kept_b
     return left;
 }
 
-/* Of class m the thread keeps none, and another one left some: the first one is the program's, the others are
- * kept as far as there is room, and else go back. NULL: there are none. */
+/* Of class m the thread keeps none, and another one, or itself, left some: the first one is the program's,
+ * the others are kept as far as there is room, and else go back. NULL: there are none. */
 static WEIR_NOINLINE void* medium_from_depot(struct heap* h, unsigned m, size_t align) {
-    void* blocks[DEPOT_BLOCKS];
-    struct kept_block more[DEPOT_BLOCKS];
+    enum { takes = 2 };
+    void* blocks[takes * DEPOT_BLOCKS];
+    struct kept_block more[takes * DEPOT_BLOCKS];
     unsigned count = depot_count_of(m) == 0 || align > UNIT_BYTES ? 0 : depot_take(m, blocks);
     if (count == 0) return NULL;
+    if (medium_swings(h)) count += depot_take(m, blocks + count);
     for (unsigned i = 1; i < count; i++) more[i] = (struct kept_block){blocks[i], block_known(blocks[i])};
     uint32_t inside = gate_enter_keep(h, GATE_MEDIUM);
     medium_came(h, m, 1);
@@ -301,14 +310,16 @@ static ptrdiff_t medium_kept_grows(const struct heap* h) {
     return KEPT_GROWS + (ptrdiff_t)h->medium_longest + (ptrdiff_t)part;
 }
 
-/* From what has memory, if the thread keeps more than may stay; where there is none, some of it goes, and may
- * serve. */
+/* From what has memory, if the thread keeps more than may stay, or threads left some for themselves; where
+ * there is none, some of that goes, and may serve. */
 static WEIR_NOINLINE void* medium_from_resident(struct heap* h, unsigned m, size_t align,
                                                 struct arena_more* more) {
     enum { parts = 4 }; /* all of it would mostly come again, block by block */
-    if (medium_kept_bytes(h) <= medium_kept_grows(h)) return NULL;
+    const bool keeps = medium_kept_bytes(h) > medium_kept_grows(h);
+    if (!keeps && !load_relaxed(&depot_is_filled)) return NULL;
     void* p = arena_alloc_resident(&h->arena, m, align, more);
-    if (p == NULL) medium_drop(h, parts);
+    while (p == NULL && depot_empty_some()) p = arena_alloc_resident(&h->arena, m, align, more);
+    if (p == NULL && keeps) medium_drop(h, parts);
     return p;
 }
 
@@ -321,7 +332,8 @@ static void* medium_from_arena(struct heap* h, unsigned m, size_t align, bool ze
     if (weir_unlikely(load_relaxed(&depot_is_used)) && (p = medium_from_depot(h, m, align)) != NULL) return p;
     if (m < LONG_CLASS && (load_relaxed(&h->medium_out[m]) >= MORE_PART || medium_swings(h)))
         more = medium_more(h, m, &room);
-    if (medium_kept_bytes(h) > KEPT_GROWS && !zero) p = medium_from_resident(h, m, align, more);
+    if ((medium_kept_bytes(h) > KEPT_GROWS || load_relaxed(&depot_is_filled)) && !zero)
+        p = medium_from_resident(h, m, align, more);
     if (p == NULL)
         p = zero ? arena_alloc_zeroed(&h->arena, m, align) : arena_alloc(&h->arena, m, align, more);
     if (p == NULL) return NULL;
@@ -390,19 +402,24 @@ static WEIR_COLD void medium_misuse(const struct slice* s, const void* p, const 
         core_report("invalid-free", REPORT_INTERIOR, p, call);
 }
 
-/* Of a class of which the thread has none of its own the oldest kept blocks, up to so many, go to others, or
- * back. Returns how many. */
-static unsigned ring_leave(struct outgoing* o, struct heap* h, unsigned row, unsigned most) {
-    unsigned count = depot_count_of(row);
-    if (count == 0 || load_relaxed(&h->medium_out[row]) != 0) return 0;
-    if (count > most) count = most;
-    if (o->count + count > sizeof o->blocks / sizeof o->blocks[0]) outgoing_send(o);
-    unsigned before = o->count;
-    outgoing_put(o, h, row, count);
-    bool some = false;
-    if (depot_leave(h, row, &o->blocks[before], count, &some)) o->count = before;
-    o->some |= some;
-    return count;
+/* The oldest of the `count` blocks of a ring go to others, or back: of a class of which the thread has none
+ * of its own as many as go together; where its use goes down and up again half of them, as many as go
+ * together at a time. Returns how many. */
+static unsigned ring_leave(struct outgoing* o, struct heap* h, unsigned row, unsigned count) {
+    const unsigned together = depot_count_of(row);
+    const bool own = together != 0 && load_relaxed(&h->medium_out[row]) != 0;
+    if (together == 0 || (own && !medium_swings(h))) return 0;
+    const unsigned most = own ? count / 2 / together * together : count < together ? count : together;
+    for (unsigned left = 0; left < most; left += together) {
+        const unsigned goes = most < together ? most : together;
+        if (o->count + goes > sizeof o->blocks / sizeof o->blocks[0]) outgoing_send(o);
+        const unsigned before = o->count;
+        outgoing_put(o, h, row, goes);
+        bool some = false;
+        if (depot_leave(h, row, &o->blocks[before], goes, &some)) o->count = before;
+        o->some |= some;
+    }
+    return most;
 }
 
 /* Have room for a block of so many bytes in the ring, where so many may wait: of what is there the older half
@@ -413,7 +430,7 @@ static bool medium_make_room(struct heap* h, unsigned row, unsigned places, ptrd
     struct outgoing o;
     outgoing_start(&o);
     unsigned count = medium_kept_count(&h->kept_medium[row]);
-    if (count != 0) count -= ring_leave(&o, h, row, count);
+    count -= ring_leave(&o, h, row, count);
     if (count >= places) outgoing_put(&o, h, row, count - places / 2);
     if (h->kept_medium_room < bytes) {
         ptrdiff_t enough = h->kept_medium_max / 4;
@@ -421,8 +438,8 @@ static bool medium_make_room(struct heap* h, unsigned row, unsigned places, ptrd
         for (unsigned i = 0; h->kept_medium_room < enough && i < rounds * KEPT_RINGS; i++) {
             h->medium_hand = (h->medium_hand + 1) % KEPT_RINGS;
             count = medium_kept_count(&h->kept_medium[h->medium_hand]);
-            if (count != 0) count -= ring_leave(&o, h, h->medium_hand, count);
-            if (count != 0) outgoing_put(&o, h, h->medium_hand, (count + 1) / 2);
+            if (ring_leave(&o, h, h->medium_hand, count) == 0)
+                outgoing_put(&o, h, h->medium_hand, (count + 1) / 2);
         }
         if (h->kept_medium_room < enough)
             h->kept_medium_room = h->kept_medium_max; /* none is left: see outgoing_put_all */

@@ -577,6 +577,7 @@ WEIR_FN void refill_chores(struct heap* h) {
     store_relaxed(&early_most, (uint64_t)EARLY_UNKNOWN);
     release_recheck();
     active_sweep(h);
+    walks_learn(h);
     medium_age(h);
     large_age(h);
 }

@@ -79,6 +79,7 @@ static void heap_reset_tables(struct heap* h) {
 static void heap_unlearn(struct heap* h) {
     __builtin_memset(h->grown, 0, sizeof h->grown);
     h->reopened = h->kept_widely = 0;
+    h->walk_halvings = 0;
     h->medium_most = h->medium_least = h->medium_swing = 0;
 }
 

@@ -203,16 +203,8 @@ WEIR_FN bool slab_holds_block(const struct slice* s, const void* p);
 /* Walk a list that must have `count` blocks of the slab and then end. Returns the last one, or NULL
  * after a report. count > 0. */
 WEIR_FN block_t* slab_walk(const struct slice* s, block_t* first, uint32_t count, const char* call);
-/* One list in how many is walked once the thread's first ones were: check_every, and of a heap that caches do
- * not hold, where each block that is looked at is a miss, half as many with each doubling, down to an eighth.
- * 1: all, always. */
-WEIR_INLINE uint32_t walk_every(const struct heap* h) {
-    enum { cached = 8 << 20, halvings = 3 };
-    uint64_t times = load_relaxed(&h->slab_bytes) / cached;
-    if (times <= 1) return core_options.check_every;
-    unsigned shift = bit_high(times) < halvings ? bit_high(times) : halvings;
-    return 1 + ((core_options.check_every - 1) << shift);
-}
+/* One list in how many is walked once the thread's first ones were. */
+WEIR_INLINE uint32_t walk_every(const struct heap* h) { return core_options.check_every << h->walk_halvings; }
 /* Whether the next list that turns over is walked. */
 WEIR_INLINE bool walk_is_due(const struct heap* h) {
     return h->turn < core_options.check_first || h->turns_unchecked + 1 >= walk_every(h);

@@ -11,7 +11,8 @@
 
 namespace {
 
-constexpr unsigned together = 7; // of a small class; see DEPOT_BLOCKS
+constexpr unsigned together = 7;            // of a small class; see DEPOT_BLOCKS
+constexpr unsigned places = 16, passed = 2; // see DEPOT_PLACES
 constexpr size_t size = 4000;
 unsigned class_m() { return class_of(size) - SMALL_CLASSES; }
 
@@ -31,23 +32,52 @@ TEST(Depot, WhatIsLeftIsTakenOnce) {
         int blocks[3 * together];
         void* left[3 * together];
         for (unsigned i = 0; i < 3 * together; i++) left[i] = &blocks[i];
-        EXPECT_TRUE(unit_depot_put(3, left, together));
-        EXPECT_TRUE(unit_depot_put(3, left + together, 2));
-        EXPECT_FALSE(unit_depot_put(3, left + 2 * together, together)); // there are two places
+        EXPECT_TRUE(unit_depot_put(3, left, together, passed));
+        EXPECT_TRUE(unit_depot_put(3, left + together, 2, passed));
+        EXPECT_FALSE(unit_depot_put(3, left + 2 * together, together, passed)); // there are two places
         EXPECT_EQ(unit_depot_count(3), together + 2u);
         EXPECT_EQ(unit_depot_count(4), 0u);
         void* taken[together];
         EXPECT_EQ(unit_depot_take(4, taken), 0u);
-        ASSERT_EQ(unit_depot_take(3, taken), together);
-        EXPECT_TRUE(std::equal(left, left + together, taken));
-        EXPECT_TRUE(unit_depot_put(3, left + 2 * together, 3));
-        EXPECT_TRUE(unit_depot_put(3, left + 2 * together + 3, together - 3)); // in the same place
+        ASSERT_EQ(unit_depot_take(3, taken), 2u); // what was left last
+        EXPECT_TRUE(std::equal(left + together, left + together + 2, taken));
+        EXPECT_TRUE(unit_depot_put(3, left + 2 * together, 3, passed));
+        EXPECT_TRUE(unit_depot_put(3, left + 2 * together + 3, together - 3, passed)); // in the same place
         ASSERT_EQ(unit_depot_take(3, taken), together);
         EXPECT_TRUE(std::equal(left + 2 * together, left + 3 * together, taken));
-        ASSERT_EQ(unit_depot_take(3, taken), 2u);
-        EXPECT_TRUE(std::equal(left + together, left + together + 2, taken));
+        ASSERT_EQ(unit_depot_take(3, taken), together);
+        EXPECT_TRUE(std::equal(left, left + together, taken));
         EXPECT_EQ(unit_depot_take(3, taken), 0u);
         EXPECT_EQ(unit_depot_count(3), 0u);
+    }));
+}
+
+// The place that was filled last is emptied first, so that what is had first was left last.
+TEST(Depot, AllPlacesAreFilledAndEmptied) {
+    EXPECT_FINE(in_child([] {
+        static int blocks[(places + 1) * together];
+        std::vector<void*> left;
+        for (int& b : blocks) left.push_back(&b);
+        void* taken[together];
+        for (unsigned round = 0; round < 3; round++) {
+            for (unsigned i = 0; i < places; i++)
+                EXPECT_TRUE(unit_depot_put(3, &left[i * together], together, places));
+            EXPECT_FALSE(unit_depot_put(3, &left[places * together], together, places));
+            EXPECT_FALSE(unit_depot_put(3, &left[places * together], together, passed));
+            EXPECT_EQ(unit_depot_count(3), places * together);
+            for (unsigned i = places; i-- != 0;) {
+                ASSERT_EQ(unit_depot_take(3, taken), together);
+                EXPECT_TRUE(std::equal(taken, taken + together, left.begin() + i * together));
+                if (i != places / 2) continue;
+                EXPECT_TRUE(unit_depot_put(3, &left[places * together], together, places)); // goes on there
+                ASSERT_EQ(unit_depot_take(3, taken), together);
+                EXPECT_EQ(taken[0], left[places * together]);
+            }
+            EXPECT_EQ(unit_depot_take(3, taken), 0u);
+            EXPECT_EQ(unit_depot_count(3), 0u);
+            EXPECT_TRUE(unit_depot_put(3, &left[0], together, passed)); // from the first place on again
+            ASSERT_EQ(unit_depot_take(3, taken), together);
+        }
     }));
 }
 
@@ -77,7 +107,7 @@ TEST(Depot, ThreadsLoseNoneAndGetNoneTwice) {
                     void* tokens[together];
                     for (unsigned j = 0; j < together; j++)
                         tokens[j] = reinterpret_cast<void*>(uintptr_t{t} * each + i + j);
-                    for (unsigned n = 1; !unit_depot_put(5, tokens, together); n++)
+                    for (unsigned n = 1; !unit_depot_put(5, tokens, together, t == 0 ? passed : places); n++)
                         if (n % 1024 == 0) std::this_thread::yield();
                 }
                 put += i;
@@ -178,6 +208,54 @@ TEST(Depot, AThreadThatIsAloneLeavesNone) {
         for (void* p : all) unit_free(p);
         EXPECT_EQ(depot_blocks(), 0u);
         unit_collect();
+        expect_nothing_left();
+    }));
+}
+
+// Of a thread whose use goes down and up again what its rings have no room for waits there, and is had again
+// before memory is added.
+TEST(Depot, AThreadWhoseUseSwingsLeavesSomeForItself) {
+    EXPECT_FINE(in_child([] {
+        windows_are_endless(":hugepages=never"); // or what lies ahead has memory, maybe
+        unit_attach();
+        if (tag_is_on()) return;
+        constexpr unsigned live = 150;
+        std::vector<void*> all;
+        std::set<uintptr_t> pages;
+        auto have = [&](unsigned count, size_t bytes) {
+            for (unsigned i = 0; i < count; i++) {
+                all.push_back(filled(bytes));
+                auto at = reinterpret_cast<uintptr_t>(all.back());
+                for (uintptr_t p = at >> page_shift; p <= (at + bytes - 1) >> page_shift; p++)
+                    pages.insert(p);
+            }
+            std::sort(all.begin(), all.end());
+            EXPECT_EQ(std::unique(all.begin(), all.end()), all.end());
+            struct unit_figures f;
+            unit_census(&f);
+            EXPECT_EQ(f.live_blocks, count);
+        };
+        auto give = [&] {
+            for (void* p : all) unit_free(p);
+            all.clear();
+            struct unit_figures f;
+            unit_census(&f);
+            EXPECT_EQ(f.live_blocks, 0u);
+        };
+        for (unsigned round = 0; round < 4; round++) {
+            have(live, size);
+            give();
+        }
+        const size_t before = pages.size();
+        EXPECT_GE(unit_depot_count(class_m()), live / 2);
+        EXPECT_LE(unit_depot_count(class_m()), places * together);
+        have(live / 2, 2 * size); // what would need more memory gets that of what waits
+        EXPECT_LT(unit_depot_count(class_m()), live / 2);
+        EXPECT_LE(pages.size(), before + before / 16);
+        EXPECT_TRUE(unit_arena_check());
+        give();
+        unit_collect();
+        EXPECT_EQ(depot_blocks(), 0u);
         expect_nothing_left();
     }));
 }

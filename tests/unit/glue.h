@@ -130,8 +130,9 @@ bool unit_has_heap(void);
 /* heap_long_hook from now on. */
 void unit_long_hook(void (*hook)(void));
 /* Of a medium class, blocks that threads left for each other. */
-bool unit_depot_put(unsigned m, void* const* blocks, unsigned count);
+bool unit_depot_put(unsigned m, void* const* blocks, unsigned count, unsigned places);
 unsigned unit_depot_take(unsigned m, void** blocks);
+void unit_depot_empty(void);
 uint64_t unit_depot_count(unsigned m);
 unsigned unit_depot_count_of(unsigned m);
 /* The calling thread is in the middle of a call that uses what it keeps, or no more. */

@@ -576,6 +576,47 @@ TEST(Heap, OfHeapsThatComeLaterFewerListsAreWalked) {
     }));
 }
 
+// In a heap of 16 MiB half as many, of 32 a quarter, of 64 and more an eighth; all where all are to be.
+TEST(Heap, OfALargerHeapFewerListsAreWalked) {
+    for (unsigned every : {1u, 4u})
+        EXPECT_FINE(in_child([=] {
+            std::string options = "reuse=late:release=off:check_first=0:check_every=" + std::to_string(every);
+            setenv("WEIR_OPTIONS", options.c_str(), 1);
+            std::vector<void*> all;
+            const auto most_unwalked = [] { // of more lists than after how many the heap's size is looked at
+                uint32_t most = 0;
+                for (unsigned i = 0; i < 3000; i++) {
+                    void* filler[64];
+                    for (void*& p : filler) {
+                        p = unit_alloc(1024);
+                        most = std::max(most, unit_turns_unchecked());
+                    }
+                    for (void* p : filler) unit_free(p);
+                }
+                return most;
+            };
+            for (auto [mib, halvings] :
+                 {std::pair<size_t, unsigned>{4, 0}, {12, 0}, {20, 1}, {40, 2}, {70, 3}, {150, 3}}) {
+                while (all.size() < mib << 10) all.push_back(unit_alloc(1024));
+                for (size_t i = 0; i < all.size(); i += 2) { // some of each slab, so that it is the heap's
+                    unit_free(all[i]);
+                    all[i] = nullptr;
+                }
+                const unsigned one_in = every == 1 ? 1 : every << halvings;
+                const unsigned walked = most_unwalked() + 1;
+                EXPECT_LE(walked, one_in) << mib;
+                EXPECT_GT(walked, one_in / 2) << mib; // a slab that is drained counts too
+                for (void*& p : all)
+                    if (p == nullptr) p = unit_alloc(1024);
+            }
+            for (void* p : all) unit_free(p);
+            all.clear();
+            unit_collect();
+            (void)most_unwalked();
+            EXPECT_LE(most_unwalked() + 1, every); // it is known to be small again
+        }));
+}
+
 TEST(Heap, AWriteThroughADanglingPointerNeverSteersAllocation) {
     // The link is overwritten, with an address elsewhere, a misaligned one in the slab, or nonsense.
     static char elsewhere[64];
