@@ -5,8 +5,9 @@
  * Who changes the state from a number of blocks has the place for itself. A fork may leave its child a place
  * that another thread had; it stays so there, and of what lay in it none is found in two places.
  *
- * A class's places are filled from the first one on, and emptied from the last one that was filled. That is
- * but a hint, as threads at once may leave some beyond it: who finds none before it looks there, too.
+ * What a thread left for itself lies in places of its own kind, which are filled from the first one on, and
+ * emptied from the one that was filled last. That is but a hint, so that nobody waits for anybody: who finds
+ * none, or no room, where it leads looks at all the others.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -27,33 +28,46 @@ static_assert(sizeof(struct depot_place) == 64, "a line of the cache");
 WEIR_VAR bool depot_is_used;
 WEIR_VAR bool depot_is_filled;
 WEIR_WIDE(depots) static struct depot_place depots[LONG_CLASS][DEPOT_PLACES] __attribute__((aligned(64)));
-static uint8_t depot_last[LONG_CLASS]; /* the place that was filled or emptied last; Sync: relaxed atomics */
-static uint32_t depot_hand;            /* the class that is emptied next, in turns; Sync: relaxed atomic */
+/* The place of a class that was filled or emptied last, of those for blocks of one's own, counted from the
+ * first of these; and the class that is emptied next, in turns. Sync: relaxed atomics: any value serves. */
+static uint8_t depot_last[LONG_CLASS];
+static uint32_t depot_hand;
 
 /* From `count` blocks on the place is the caller's. */
 static bool place_take(struct depot_place* d, uint32_t count) {
     return cas_acquire(&d->state, &count, (uint32_t)DEPOT_MOVING);
 }
 
+static bool place_put(struct depot_place* d, unsigned most, void* const* blocks, unsigned count, bool* tell) {
+    uint32_t before = load_relaxed(&d->state);
+    if (before + count > most || !place_take(d, before)) return false;
+    for (unsigned j = 0; j < count; j++) d->blocks[before + j] = blocks[j];
+    *tell = load_relaxed(&d->told) == 0;
+    if (*tell) store_relaxed(&d->told, 1u);
+    store_release(&d->state, before + count); /* publishes them to who takes */
+    if (!load_relaxed(&depot_is_used)) store_relaxed(&depot_is_used, true);
+    return true;
+}
+
 static void last_is(unsigned m, unsigned place) {
     if (load_relaxed(&depot_last[m]) != place) store_relaxed(&depot_last[m], (uint8_t)place);
 }
 
-WEIR_FN bool depot_put(unsigned m, void* const* blocks, unsigned count, unsigned places, bool* tell) {
+WEIR_FN bool depot_put(unsigned m, void* const* blocks, unsigned count, bool own, bool* tell) {
     const unsigned most = depot_count_of(m);
-    const unsigned last = load_relaxed(&depot_last[m]);
     *tell = false;
-    for (unsigned i = last < places ? last : 0; i < places; i++) {
-        struct depot_place* d = &depots[m][i];
-        uint32_t before = load_relaxed(&d->state);
-        if (before + count > most || !place_take(d, before)) continue;
-        for (unsigned j = 0; j < count; j++) d->blocks[before + j] = blocks[j];
-        *tell = load_relaxed(&d->told) == 0;
-        if (*tell) store_relaxed(&d->told, 1u);
-        store_release(&d->state, before + count); /* publishes them to who takes */
+    if (!own) {
+        for (unsigned i = 0; i < DEPOT_PASSED; i++)
+            if (place_put(&depots[m][i], most, blocks, count, tell)) return true;
+        return false;
+    }
+    const unsigned first = load_relaxed(&depot_last[m]);
+    for (unsigned n = 0; n < DEPOT_OWN; n++) {
+        const unsigned i = (first + n) % DEPOT_OWN;
+        if (!place_put(&depots[m][DEPOT_PASSED + i], most, blocks, count, tell)) continue;
         last_is(m, i);
-        if (!load_relaxed(&depot_is_used)) store_relaxed(&depot_is_used, true);
-        if (places > DEPOT_PASSED && !load_relaxed(&depot_is_filled)) store_relaxed(&depot_is_filled, true);
+        /* Release, each time: who clears it and read this finds them, and else it is set from here on. */
+        store_release(&depot_is_filled, true);
         return true;
     }
     return false;
@@ -67,15 +81,22 @@ static unsigned place_empty(struct depot_place* d, void** blocks) {
     return count;
 }
 
+static unsigned own_take(unsigned m, void** blocks) {
+    const unsigned first = load_relaxed(&depot_last[m]);
+    for (unsigned n = 0; n < DEPOT_OWN; n++) {
+        const unsigned i = (first - n) % DEPOT_OWN;
+        unsigned count = place_empty(&depots[m][DEPOT_PASSED + i], blocks);
+        if (count == 0) continue;
+        last_is(m, i);
+        return count;
+    }
+    last_is(m, 0);
+    return 0;
+}
+
 WEIR_FN unsigned depot_take(unsigned m, void** blocks) {
-    const unsigned last = load_relaxed(&depot_last[m]);
-    unsigned i = last;
-    unsigned count = place_empty(&depots[m][i], blocks);
-    while (count == 0 && i != 0) count = place_empty(&depots[m][--i], blocks);
-    const unsigned end = load_relaxed(&depot_is_filled) ? DEPOT_PLACES : DEPOT_PASSED;
-    for (unsigned beyond = last + 1; count == 0 && beyond < end; beyond++)
-        count = place_empty(&depots[m][i = beyond], blocks);
-    last_is(m, count == 0 ? 0 : i);
+    unsigned count = load_relaxed(&depot_is_filled) ? own_take(m, blocks) : 0;
+    for (unsigned i = 0; i < DEPOT_PASSED && count == 0; i++) count = place_empty(&depots[m][i], blocks);
     return count;
 }
 
@@ -91,19 +112,20 @@ WEIR_FN uint64_t depot_count(unsigned m) {
 WEIR_FN bool depot_empty_some(void) {
     enum { enough = 64 };
     unsigned sum = 0;
-    for (unsigned i = 0; i < LONG_CLASS && sum < enough && load_relaxed(&depot_is_filled); i++) {
-        unsigned m = load_relaxed(&depot_hand) % LONG_CLASS;
-        store_relaxed(&depot_hand, m + 1);
+    unsigned m = load_relaxed(&depot_hand) % LONG_CLASS;
+    if (!xchg_acquire(&depot_is_filled, false)) return false; /* pairs with depot_put */
+    for (unsigned i = 0; i < LONG_CLASS && sum < enough; i++, m = (m + 1) % LONG_CLASS) {
         void* blocks[DEPOT_BLOCKS];
-        for (unsigned count; (count = depot_take(m, blocks)) != 0; sum += count)
-            (void)arena_free(blocks, count);
+        for (unsigned count = 1; count != 0 && sum < enough; sum += count)
+            if ((count = own_take(m, blocks)) != 0) (void)arena_free(blocks, count);
     }
-    if (sum == 0) store_relaxed(&depot_is_filled, false);
+    store_relaxed(&depot_hand, m);
+    if (sum != 0) store_release(&depot_is_filled, true); /* there may be more */
     return sum != 0;
 }
 
 WEIR_FN void depot_empty(void) {
-    store_relaxed(&depot_is_filled, false);
+    (void)xchg_acquire(&depot_is_filled, false); /* pairs with depot_put */
     for (unsigned i = 0; i < LONG_CLASS * DEPOT_PLACES && load_relaxed(&depot_is_used); i++) {
         struct depot_place* d = &depots[i / DEPOT_PLACES][i % DEPOT_PLACES];
         void* blocks[DEPOT_BLOCKS];

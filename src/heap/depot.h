@@ -22,13 +22,15 @@
 
 /* Blocks of one class that go together, and what they may be in bytes. */
 enum { DEPOT_BLOCKS = 7, DEPOT_BYTES = 131072 };
-/* Places of a class; of them so many for what goes from thread to thread. */
-enum { DEPOT_PLACES = 16, DEPOT_PASSED = 2 };
+/* Places of a class: so many for what goes from thread to thread, and those for blocks that a thread leaves
+ * for itself. A power of two. */
+enum { DEPOT_PASSED = 2, DEPOT_OWN = 16, DEPOT_PLACES = DEPOT_PASSED + DEPOT_OWN };
+static_assert((DEPOT_OWN & (DEPOT_OWN - 1)) == 0, "places go round");
 
 /* Whether any block was ever left: until then nobody looks. Sync: relaxed atomic. */
 WEIR_VAR_DECL bool depot_is_used;
-/* Whether more places than DEPOT_PASSED may be in use: what lies there is for who would need more memory.
- * Likewise. */
+/* Whether there may be some that threads left for themselves: these are for who would need more memory. Sync:
+ * see depot_put. */
 WEIR_VAR_DECL bool depot_is_filled;
 
 /* How many of class m go together; 0: none ever do. */
@@ -37,16 +39,17 @@ WEIR_INLINE unsigned depot_count_of(unsigned m) {
     size_t most = DEPOT_BYTES / size_classes[SMALL_CLASSES + m].bytes;
     return most < DEPOT_BLOCKS ? (unsigned)most : DEPOT_BLOCKS;
 }
-/* Leave so many kept blocks of class m in one of the first `places` places, with what lies there; they are
- * the caller's no more then. *tell: a visitor is to come for them, and knows of none there. False: no place
- * has room for all of them. */
-WEIR_FN bool depot_put(unsigned m, void* const* blocks, unsigned count, unsigned places, bool* tell);
+/* Leave so many kept blocks of class m in one place, with what lies there; they are the caller's no more
+ * then. `own`: for itself. *tell: a visitor is to come for them, and knows of none there. False: no place has
+ * room for all of them, or others are at it just now. */
+WEIR_FN bool depot_put(unsigned m, void* const* blocks, unsigned count, bool own, bool* tell);
 /* Take those that somebody left, into `blocks`, with places for DEPOT_BLOCKS. Their number; they are kept
  * ones still, and the caller's. */
 WEIR_FN unsigned depot_take(unsigned m, void** blocks);
 /* How many of class m lie there. */
 WEIR_FN uint64_t depot_count(unsigned m);
-/* Some of what lies there goes back to its arenas, class by class in turn. False: nothing is left. */
+/* Some of what threads left for themselves goes back to its arenas, class by class in turn. False: nothing is
+ * left. */
 WEIR_FN bool depot_empty_some(void);
 /* All of them go back to their arenas. */
 WEIR_FN void depot_empty(void);

@@ -120,17 +120,15 @@ static WEIR_NOINLINE void kept_bound_learn(struct heap* h) {
     h->kept_medium_max = most;
 }
 
-/* Kept blocks of class m are left for others, or, of a thread whose use goes down and up again, for itself,
- * if there is a place. */
-static bool depot_leave(struct heap* h, unsigned m, void* const* blocks, unsigned count, bool* some) {
-    enum { kept_least = 65536 };
+/* Kept blocks of class m are left for others, or `own` ones for the thread itself, if there is a place. */
+static bool depot_leave(struct heap* h, unsigned m, void* const* blocks, unsigned count, bool own,
+                        bool* some) {
+    enum { kept_least = 65536, own_least = 2 << 20 };
     bool tell;
-    if (core_options.thread_kept_max < kept_least) return false; /* who wants little kept */
-    const bool swings = medium_swings(h);
-    if (!swings && h != &heap_empty && load_relaxed(&heap_totals.heaps_live) == 1)
+    if (core_options.thread_kept_max < (own ? own_least : kept_least)) return false; /* who wants little */
+    if (!own && h != &heap_empty && load_relaxed(&heap_totals.heaps_live) == 1)
         return false; /* there is nobody */
-    const unsigned places = swings ? DEPOT_PLACES : DEPOT_PASSED;
-    if (depot_count_of(m) == 0 || !depot_put(m, blocks, count, places, &tell)) return false;
+    if (depot_count_of(m) == 0 || !depot_put(m, blocks, count, own, &tell)) return false;
     if (tell) visit_owed(h, count * medium_bytes(m));
     *some = tell;
     return true;
@@ -188,16 +186,22 @@ static WEIR_NOINLINE void* medium_from_depot(struct heap* h, unsigned m, size_t 
     enum { takes = 2 };
     void* blocks[takes * DEPOT_BLOCKS];
     struct kept_block more[takes * DEPOT_BLOCKS];
-    unsigned count = depot_count_of(m) == 0 || align > UNIT_BYTES ? 0 : depot_take(m, blocks);
+    const unsigned together = align > UNIT_BYTES ? 0 : depot_count_of(m);
+    unsigned count = together == 0 ? 0 : depot_take(m, blocks);
     if (count == 0) return NULL;
-    if (medium_swings(h)) count += depot_take(m, blocks + count);
+    const bool swings = medium_swings(h);
+    const ptrdiff_t both = (ptrdiff_t)(takes * together * medium_bytes(m));
+    if (swings && load_relaxed(&h->kept_medium_room) >= both) count += depot_take(m, blocks + count);
     for (unsigned i = 1; i < count; i++) more[i] = (struct kept_block){blocks[i], block_known(blocks[i])};
     uint32_t inside = gate_enter_keep(h, GATE_MEDIUM);
     medium_came(h, m, 1);
-    unsigned left = medium_keep_some(h, m, more + 1, count - 1);
+    const unsigned left = medium_keep_some(h, m, more + 1, count - 1);
     medium_leave(h, inside);
-    bool some; /* the caller pokes */
-    if (left != 0 && !depot_leave(h, m, blocks + 1, left, &some)) (void)arena_free(blocks + 1, left);
+    for (unsigned i = 0, goes; i < left; i += goes) {
+        bool some; /* the caller pokes */
+        goes = left - i < together ? left - i : together;
+        if (!depot_leave(h, m, blocks + 1 + i, goes, swings, &some)) (void)arena_free(blocks + 1 + i, goes);
+    }
     owner_clear(block_known(blocks[0]), BLOCK_KEPT | BLOCK_FRESH);
     store_relaxed(&h->handed_out, h->handed_out + 1);
     return blocks[0];
@@ -314,11 +318,12 @@ static ptrdiff_t medium_kept_grows(const struct heap* h) {
  * there is none, some of that goes, and may serve. */
 static WEIR_NOINLINE void* medium_from_resident(struct heap* h, unsigned m, size_t align,
                                                 struct arena_more* more) {
-    enum { parts = 4 }; /* all of it would mostly come again, block by block */
+    enum { parts = 4, rounds = 64 }; /* all of it would mostly come again, block by block */
     const bool keeps = medium_kept_bytes(h) > medium_kept_grows(h);
     if (!keeps && !load_relaxed(&depot_is_filled)) return NULL;
     void* p = arena_alloc_resident(&h->arena, m, align, more);
-    while (p == NULL && depot_empty_some()) p = arena_alloc_resident(&h->arena, m, align, more);
+    for (unsigned i = 0; p == NULL && i < rounds && depot_empty_some(); i++)
+        p = arena_alloc_resident(&h->arena, m, align, more);
     if (p == NULL && keeps) medium_drop(h, parts);
     return p;
 }
@@ -416,7 +421,7 @@ static unsigned ring_leave(struct outgoing* o, struct heap* h, unsigned row, uns
         const unsigned before = o->count;
         outgoing_put(o, h, row, goes);
         bool some = false;
-        if (depot_leave(h, row, &o->blocks[before], goes, &some)) o->count = before;
+        if (depot_leave(h, row, &o->blocks[before], goes, own, &some)) o->count = before;
         o->some |= some;
     }
     return most;
@@ -426,7 +431,7 @@ static unsigned ring_leave(struct outgoing* o, struct heap* h, unsigned row, uns
  * goes, of all, ring by ring in turn, until a quarter of the room is free. */
 static bool medium_make_room(struct heap* h, unsigned row, unsigned places, ptrdiff_t bytes) {
     enum { rounds = 6 };
-    static_assert(KEPT_RING < 1 << rounds, "halves of a full ring, until none is left");
+    static_assert(KEPT_RING <= 1 << (rounds - 1), "halves of a full ring, until none is left, but once");
     struct outgoing o;
     outgoing_start(&o);
     unsigned count = medium_kept_count(&h->kept_medium[row]);
@@ -438,8 +443,9 @@ static bool medium_make_room(struct heap* h, unsigned row, unsigned places, ptrd
         for (unsigned i = 0; h->kept_medium_room < enough && i < rounds * KEPT_RINGS; i++) {
             h->medium_hand = (h->medium_hand + 1) % KEPT_RINGS;
             count = medium_kept_count(&h->kept_medium[h->medium_hand]);
-            if (ring_leave(&o, h, h->medium_hand, count) == 0)
-                outgoing_put(&o, h, h->medium_hand, (count + 1) / 2);
+            unsigned left = ring_leave(&o, h, h->medium_hand, count);
+            if (left != 0 && i < KEPT_RINGS) continue;
+            outgoing_put(&o, h, h->medium_hand, (count - left + 1) / 2);
         }
         if (h->kept_medium_room < enough)
             h->kept_medium_room = h->kept_medium_max; /* none is left: see outgoing_put_all */
@@ -487,7 +493,7 @@ static bool medium_free_own(struct heap* h, unsigned m, void* p, uint16_t* block
 static WEIR_COLD bool medium_free_heapless(unsigned m, void* p, uint16_t* block) {
     bool some = false;
     owner_set(block, BLOCK_KEPT);
-    return depot_leave(&heap_empty, m, &p, 1, &some) ? some : arena_free(&p, 1);
+    return depot_leave(&heap_empty, m, &p, 1, false, &some) ? some : arena_free(&p, 1);
 }
 
 static WEIR_NOINLINE void medium_tell(void) {

@@ -79,7 +79,6 @@ static void heap_reset_tables(struct heap* h) {
 static void heap_unlearn(struct heap* h) {
     __builtin_memset(h->grown, 0, sizeof h->grown);
     h->reopened = h->kept_widely = 0;
-    h->walk_halvings = 0;
     h->medium_most = h->medium_least = h->medium_swing = 0;
 }
 
@@ -107,6 +106,7 @@ static void heap_reset(struct heap* h) {
     for (unsigned i = 0; i < KEPT_WORDS; i++) h->kept[i] = h->passed[i] = h->left[i] = 0;
     h->kept_bytes = h->closed_bytes = 0;
     heap_unlearn(h);
+    h->walk_halvings = 0;
     h->busy = 0;
     h->set_aside = false;
     store_relaxed(&h->slab_bytes, (uint64_t)0);

@@ -11,8 +11,8 @@
 
 namespace {
 
-constexpr unsigned together = 7;            // of a small class; see DEPOT_BLOCKS
-constexpr unsigned places = 16, passed = 2; // see DEPOT_PLACES
+constexpr unsigned together = 7;    // of a small class; see DEPOT_BLOCKS
+constexpr unsigned own_places = 16; // see DEPOT_OWN
 constexpr size_t size = 4000;
 unsigned class_m() { return class_of(size) - SMALL_CLASSES; }
 
@@ -32,51 +32,52 @@ TEST(Depot, WhatIsLeftIsTakenOnce) {
         int blocks[3 * together];
         void* left[3 * together];
         for (unsigned i = 0; i < 3 * together; i++) left[i] = &blocks[i];
-        EXPECT_TRUE(unit_depot_put(3, left, together, passed));
-        EXPECT_TRUE(unit_depot_put(3, left + together, 2, passed));
-        EXPECT_FALSE(unit_depot_put(3, left + 2 * together, together, passed)); // there are two places
+        EXPECT_TRUE(unit_depot_put(3, left, together, false));
+        EXPECT_TRUE(unit_depot_put(3, left + together, 2, false));
+        EXPECT_FALSE(unit_depot_put(3, left + 2 * together, together, false)); // there are two places
         EXPECT_EQ(unit_depot_count(3), together + 2u);
         EXPECT_EQ(unit_depot_count(4), 0u);
         void* taken[together];
         EXPECT_EQ(unit_depot_take(4, taken), 0u);
-        ASSERT_EQ(unit_depot_take(3, taken), 2u); // what was left last
-        EXPECT_TRUE(std::equal(left + together, left + together + 2, taken));
-        EXPECT_TRUE(unit_depot_put(3, left + 2 * together, 3, passed));
-        EXPECT_TRUE(unit_depot_put(3, left + 2 * together + 3, together - 3, passed)); // in the same place
-        ASSERT_EQ(unit_depot_take(3, taken), together);
-        EXPECT_TRUE(std::equal(left + 2 * together, left + 3 * together, taken));
         ASSERT_EQ(unit_depot_take(3, taken), together);
         EXPECT_TRUE(std::equal(left, left + together, taken));
+        EXPECT_TRUE(unit_depot_put(3, left + 2 * together, 3, false));
+        EXPECT_TRUE(unit_depot_put(3, left + 2 * together + 3, together - 3, false)); // in the same place
+        ASSERT_EQ(unit_depot_take(3, taken), together);
+        EXPECT_TRUE(std::equal(left + 2 * together, left + 3 * together, taken));
+        ASSERT_EQ(unit_depot_take(3, taken), 2u);
+        EXPECT_TRUE(std::equal(left + together, left + together + 2, taken));
         EXPECT_EQ(unit_depot_take(3, taken), 0u);
         EXPECT_EQ(unit_depot_count(3), 0u);
     }));
 }
 
-// The place that was filled last is emptied first, so that what is had first was left last.
-TEST(Depot, AllPlacesAreFilledAndEmptied) {
+// What a thread left for itself is in the way of nobody. What it left last it has first.
+TEST(Depot, OnesOwnHavePlacesOfTheirOwn) {
     EXPECT_FINE(in_child([] {
-        static int blocks[(places + 1) * together];
+        static int blocks[(own_places + 1) * together];
         std::vector<void*> left;
         for (int& b : blocks) left.push_back(&b);
+        void* const* more = &left[own_places * together];
         void* taken[together];
         for (unsigned round = 0; round < 3; round++) {
-            for (unsigned i = 0; i < places; i++)
-                EXPECT_TRUE(unit_depot_put(3, &left[i * together], together, places));
-            EXPECT_FALSE(unit_depot_put(3, &left[places * together], together, places));
-            EXPECT_FALSE(unit_depot_put(3, &left[places * together], together, passed));
-            EXPECT_EQ(unit_depot_count(3), places * together);
-            for (unsigned i = places; i-- != 0;) {
+            for (unsigned i = 0; i < own_places; i++)
+                EXPECT_TRUE(unit_depot_put(3, &left[i * together], together, true));
+            EXPECT_FALSE(unit_depot_put(3, more, together, true));
+            EXPECT_TRUE(unit_depot_put(3, more, together, false));
+            EXPECT_EQ(unit_depot_count(3), (own_places + 1) * together);
+            for (unsigned i = own_places; i-- != 0;) {
                 ASSERT_EQ(unit_depot_take(3, taken), together);
                 EXPECT_TRUE(std::equal(taken, taken + together, left.begin() + i * together));
-                if (i != places / 2) continue;
-                EXPECT_TRUE(unit_depot_put(3, &left[places * together], together, places)); // goes on there
+                if (i != own_places / 2) continue;
+                EXPECT_TRUE(unit_depot_put(3, more, together, true));
                 ASSERT_EQ(unit_depot_take(3, taken), together);
-                EXPECT_EQ(taken[0], left[places * together]);
+                EXPECT_EQ(taken[0], *more);
             }
+            ASSERT_EQ(unit_depot_take(3, taken), together);
+            EXPECT_EQ(taken[0], *more); // others' last
             EXPECT_EQ(unit_depot_take(3, taken), 0u);
             EXPECT_EQ(unit_depot_count(3), 0u);
-            EXPECT_TRUE(unit_depot_put(3, &left[0], together, passed)); // from the first place on again
-            ASSERT_EQ(unit_depot_take(3, taken), together);
         }
     }));
 }
@@ -107,7 +108,7 @@ TEST(Depot, ThreadsLoseNoneAndGetNoneTwice) {
                     void* tokens[together];
                     for (unsigned j = 0; j < together; j++)
                         tokens[j] = reinterpret_cast<void*>(uintptr_t{t} * each + i + j);
-                    for (unsigned n = 1; !unit_depot_put(5, tokens, together, t == 0 ? passed : places); n++)
+                    for (unsigned n = 1; !unit_depot_put(5, tokens, together, t == 0); n++)
                         if (n % 1024 == 0) std::this_thread::yield();
                 }
                 put += i;
@@ -246,9 +247,15 @@ TEST(Depot, AThreadWhoseUseSwingsLeavesSomeForItself) {
             have(live, size);
             give();
         }
-        const size_t before = pages.size();
         EXPECT_GE(unit_depot_count(class_m()), live / 2);
-        EXPECT_LE(unit_depot_count(class_m()), places * together);
+        EXPECT_LE(unit_depot_count(class_m()), own_places * together);
+        for (unsigned taken = 0; taken < 3; taken++) { // as visitors do: all places have room again
+            unit_depot_empty();
+            have(live, size);
+            give();
+            EXPECT_GE(unit_depot_count(class_m()), live / 2);
+        }
+        const size_t before = pages.size();
         have(live / 2, 2 * size); // what would need more memory gets that of what waits
         EXPECT_LT(unit_depot_count(class_m()), live / 2);
         EXPECT_LE(pages.size(), before + before / 16);
@@ -405,6 +412,58 @@ TEST(Depot, PassedBlocksKeepTheirContent) {
         }
         for (std::thread& t : all) t.join();
         EXPECT_EQ(bad.load(), 0u);
+        EXPECT_TRUE(unit_arena_check());
+        unit_collect();
+        expect_nothing_left();
+    }));
+}
+
+// Threads whose use goes down and up, of all sizes, while visitors come and forks are made.
+TEST(Depot, WhatSwingsKeepsItsContent) {
+    EXPECT_FINE(in_child([] {
+        windows_are_endless();
+        unit_attach();
+        std::atomic<unsigned> swingers{3}, bad{0}, left{0};
+        std::vector<std::thread> all;
+        for (unsigned t = 0; t < 3; t++)
+            all.emplace_back([&, t] {
+                Random random(t + 1);
+                std::vector<Block> blocks;
+                for (unsigned i = 0; i < unit_rounds(60); i++) {
+                    const size_t most = SMALL_MAX + 1 + random.below(size_t{1} << (12 + i % 4));
+                    while (blocks.size() < 400) {
+                        size_t bytes = SMALL_MAX + 1 + random.below(most);
+                        blocks.push_back({static_cast<unsigned char*>(unit_alloc(bytes)), bytes, bytes,
+                                          static_cast<unsigned char>(random.next())});
+                        block_fill(blocks.back());
+                    }
+                    for (size_t stay = random.below(200); blocks.size() > stay; blocks.pop_back()) {
+                        std::swap(blocks.back(), blocks[random.below(blocks.size())]);
+                        bad += !block_intact(blocks.back(), blocks.back().usable);
+                        unit_free(blocks.back().p);
+                    }
+                    left += depot_blocks() != 0;
+                }
+                for (Block& b : blocks) unit_free(b.p);
+                swingers--;
+                unit_detach();
+            });
+        for (unsigned i = 0; swingers != 0; i++) {
+            unit_visit(i % 2 == 0);
+            if (!unit_sanitized && i % 16 == 0) {
+                EXPECT_EQ(forked([] {
+                              for (unsigned n = 0; n < 100; n++) memset(unit_alloc(size), 1, size);
+                              EXPECT_TRUE(unit_arena_check());
+                          }),
+                          0);
+            }
+            usleep(1000);
+        }
+        for (std::thread& t : all) t.join();
+        EXPECT_EQ(bad.load(), 0u);
+        if (!tag_is_on()) {
+            EXPECT_GT(left.load(), 0u);
+        }
         EXPECT_TRUE(unit_arena_check());
         unit_collect();
         expect_nothing_left();

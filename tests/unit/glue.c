@@ -223,9 +223,9 @@ unsigned unit_medium_out(unsigned m) { return heap_self()->medium_out[m]; }
 uint64_t unit_medium_out_bytes(void) { return heap_self()->medium_out_bytes; }
 void unit_long_hook(void (*hook)(void)) { heap_long_hook = hook; }
 bool unit_has_heap(void) { return heap_self() != &heap_empty; }
-bool unit_depot_put(unsigned m, void* const* blocks, unsigned count, unsigned places) {
+bool unit_depot_put(unsigned m, void* const* blocks, unsigned count, bool own) {
     bool tell;
-    return depot_put(m, blocks, count, places, &tell);
+    return depot_put(m, blocks, count, own, &tell);
 }
 unsigned unit_depot_take(unsigned m, void** blocks) { return depot_take(m, blocks); }
 void unit_depot_empty(void) { depot_empty(); }

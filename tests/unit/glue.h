@@ -130,7 +130,7 @@ bool unit_has_heap(void);
 /* heap_long_hook from now on. */
 void unit_long_hook(void (*hook)(void));
 /* Of a medium class, blocks that threads left for each other. */
-bool unit_depot_put(unsigned m, void* const* blocks, unsigned count, unsigned places);
+bool unit_depot_put(unsigned m, void* const* blocks, unsigned count, bool own);
 unsigned unit_depot_take(unsigned m, void** blocks);
 void unit_depot_empty(void);
 uint64_t unit_depot_count(unsigned m);
