@@ -585,8 +585,8 @@ TEST(Heap, OfALargerHeapFewerListsAreWalked) {
             std::vector<void*> all;
             const auto most_unwalked = [] { // of more lists than after how many the heap's size is looked at
                 uint32_t most = 0;
-                for (unsigned i = 0; i < 3000; i++) {
-                    void* filler[64];
+                for (unsigned i = 0; i < 500; i++) {
+                    void* filler[200]; // of several slabs, so that lists turn over
                     for (void*& p : filler) {
                         p = unit_alloc(1024);
                         most = std::max(most, unit_turns_unchecked());
