@@ -199,16 +199,6 @@ static void exposure_sort_oldest(struct heap* h) {
     if (s != NULL) exposure_sort_charged(h, s);
 }
 
-/* In a heap that caches do not hold each block that is walked is a miss: half as many lists with each
- * doubling, down to an eighth. Who wants all walked has all. */
-WEIR_FN void walks_learn(struct heap* h) {
-    enum { cached = 8 << 20, halvings_max = 3 };
-    uint32_t halvings = 0;
-    for (uint64_t bytes = load_relaxed(&h->slab_bytes) / cached; bytes > 1; bytes /= 2) halvings++;
-    if (halvings > halvings_max) halvings = halvings_max;
-    h->walk_halvings = core_options.check_every == 1 ? 0 : halvings;
-}
-
 /* Whether the list is to be walked, as those that turn over are (docs/adr/0005): one that is as long as what
  * the slab has in use. It may not turn over for long, or not before the slab has gone. */
 static bool tell_is_checked(struct heap* h, const struct slice* s) {

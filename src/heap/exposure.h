@@ -56,7 +56,5 @@ WEIR_FN void exposure_advance(const struct heap* h, struct slice* s);
 WEIR_FN bool exposure_rearm(const struct heap* h, struct slice* s);
 /* The countdown of s ended while blocks are in use: charge it, and sort what has to be. */
 WEIR_FN void exposure_due(struct heap* h, struct slice* s);
-/* Now and then: how many lists are walked, by what the heap has. */
-WEIR_FN void walks_learn(struct heap* h);
 
 #endif

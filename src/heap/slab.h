@@ -203,6 +203,8 @@ WEIR_FN bool slab_holds_block(const struct slice* s, const void* p);
 /* Walk a list that must have `count` blocks of the slab and then end. Returns the last one, or NULL
  * after a report. count > 0. */
 WEIR_FN block_t* slab_walk(const struct slice* s, block_t* first, uint32_t count, const char* call);
+/* Now and then: how many lists are walked, by what the heap has in slabs. */
+WEIR_FN void walks_learn(struct heap* h);
 /* One list in how many is walked once the thread's first ones were. */
 WEIR_INLINE uint32_t walk_every(const struct heap* h) { return core_options.check_every << h->walk_halvings; }
 /* Whether the next list that turns over is walked. */

@@ -583,7 +583,7 @@ TEST(Heap, OfALargerHeapFewerListsAreWalked) {
             std::string options = "reuse=late:release=off:check_first=0:check_every=" + std::to_string(every);
             setenv("WEIR_OPTIONS", options.c_str(), 1);
             std::vector<void*> all;
-            const auto most_unwalked = [] { // of more lists than after how many the heap's size is looked at
+            const auto most_unwalked = [] { // over so many slow calls that the heap's size is looked at
                 uint32_t most = 0;
                 for (unsigned i = 0; i < 500; i++) {
                     void* filler[200]; // of several slabs, so that lists turn over
