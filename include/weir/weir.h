@@ -29,8 +29,9 @@ extern const char* weir_options;
 /** A consistent-enough snapshot of the heap; every figure is in bytes unless it says otherwise.
  *
  *  Counters of other threads are read without stopping them: each is right at some moment during the
- *  call. Set `struct_size` to `sizeof(struct weir_stats)` before the call; a newer library fills in as
- *  many fields as the caller knows. */
+ *  call, not all at the same, so what threads do meanwhile is in some and not in others. Set
+ *  `struct_size` to `sizeof(struct weir_stats)` before the call; a newer library fills in as many fields
+ *  as the caller knows. */
 struct weir_stats {
     uint32_t struct_size; /**< set by the caller: sizeof(struct weir_stats) */
     uint32_t version;     /**< set by the library: WEIR_STATS_VERSION */
@@ -45,7 +46,7 @@ struct weir_stats {
     uint64_t committed_bytes;     /**< address space that is readable and writable now */
     uint64_t reserved_bytes;      /**< address space that is set aside */
     uint64_t alloc_calls;         /**< number of blocks given out since the start */
-    uint64_t free_calls;          /**< number of blocks given back since the start */
+    uint64_t free_calls;          /**< alloc_calls less live_blocks: blocks given back since the start */
     uint64_t remote_frees;        /**< of these, by a thread that did not own the block's slab */
     uint64_t slow_calls;          /**< number of allocations that left the fast path */
     uint64_t heaps_live;          /**< number of thread heaps in use */

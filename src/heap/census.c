@@ -87,6 +87,7 @@ WEIR_FN void census_take(struct census* t) {
     *t = (struct census){0};
     span_visit(census_slice, t);
     census_chunks(t);
+    os_lock_take(&heaps_lock); /* a heap that ended meanwhile would be missed, or counted twice */
     struct large_figures large = large_live();
     t->alloc_calls += load_relaxed(&heap_totals.handed_out) + large.allocs;
     t->remote_frees += load_relaxed(&heap_totals.remote_frees);
@@ -104,6 +105,7 @@ WEIR_FN void census_take(struct census* t) {
             t->alloc_calls -= waiting;
         }
     }
+    os_lock_give(&heaps_lock);
     for (unsigned c = 0; c < CLASS_COUNT; c++) {
         t->live_blocks += t->classes[c].live_blocks;
         t->live_bytes += t->classes[c].live_blocks * size_classes[c].bytes;

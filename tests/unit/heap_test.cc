@@ -301,6 +301,28 @@ TEST(Heap, CountsWhatAModelCounts) {
     }));
 }
 
+// What is in another thread's bins counts as given out, and what a direct slab was given back may be counted
+// twice: as much may be missing again later.
+TEST(Heap, NoCountIsLostWhileThreadsEnd) {
+    EXPECT_FINE(in_child([] {
+        const uint64_t each = 300000;
+        std::atomic<bool> done{false};
+        std::thread others([&] {
+            for (int i = 0; i < 150; i++)
+                std::thread([&] {
+                    for (uint64_t n = 0; n < each; n++) unit_free(unit_alloc(64));
+                }).join();
+            done = true;
+        });
+        struct unit_figures f;
+        for (uint64_t most = 0; !done; most = std::max(most, f.alloc_calls)) {
+            unit_census(&f);
+            EXPECT_GT(f.alloc_calls + each / 2, most);
+        }
+        others.join();
+    }));
+}
+
 // `most`: of what is built in slabs that are kept.
 void keep_only(const char* options, size_t most) {
     EXPECT_FINE(in_child([=] {
