@@ -32,12 +32,19 @@ struct os_lock {
     uint32_t wanted; /* somebody sleeps for it, or is about to; Sync: atomic, seq_cst with owner: a giver sees
                       * the waiter or the waiter the gift */
     uint32_t rank;
-    uint32_t spins; /* looks at it before sleeping; 0: few, as its owner may have been stopped in it */
+    uint32_t
+        spin_us; /* microseconds awake before sleeping; 0: fewer, as its owner may have been stopped in it */
 };
 
 /* Called with a lock that the helper thread held when this process was made without fork handlers; the caller
  * holds it now. What the helper was doing under it is to be put right. Set by the page layer. */
 WEIR_VAR_DECL void (*os_lock_left_hook)(struct os_lock* lock);
+
+/* Looks at a lock, with an arch_pause each, in a microsecond: from 1 ns on newer Arm to 50 on some x86. Sync:
+ * relaxed. */
+WEIR_VAR_DECL uint32_t os_lock_looks_us;
+/* Measure it: some microseconds. */
+WEIR_FN void os_lock_learn(void);
 
 WEIR_FN void os_lock_take_slow(struct os_lock* lock, void* self);
 WEIR_FN bool os_lock_wake(struct os_lock* lock);

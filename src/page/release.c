@@ -632,6 +632,7 @@ WEIR_FN bool release_helper_ends(void) { return load_acquire(&helper_word) == HE
 static void helper_body(void* unused) {
     (void)unused;
     store_relaxed(&helper_self, arch_thread_pointer());
+    os_lock_learn(); /* from here on threads may wait for it */
     /* A fork in the middle of release_rouse has its child start a helper of its own. */
     uint32_t asleep = RELEASE_ASLEEP;
     (void)cas_acq_rel(&release_state, &asleep, RELEASE_HELPER);

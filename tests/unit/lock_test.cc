@@ -83,12 +83,12 @@ TEST(Lock, WakesEverySleeper) {
     EXPECT_EQ(through.load(), sleepers);
 }
 
-// A lock with many spins is waited for awake: nobody has to wake who comes by in time. Another one's waiter
+// A lock that says so is waited for awake: nobody has to wake who comes by in time. Another one's waiter
 // sleeps soon.
-TEST(Lock, SpinsAsOftenAsItSaysBeforeItSleeps) {
-    for (uint32_t spins : {0u, UINT32_MAX}) {
+TEST(Lock, SpinsAsLongAsItSaysBeforeItSleeps) {
+    for (uint32_t us : {0u, UINT32_MAX}) {
         struct os_lock lock = {};
-        lock.spins = spins;
+        lock.spin_us = us;
         std::atomic<bool> waits{false};
         os_lock_take(&lock);
         std::thread other([&] {
@@ -97,12 +97,35 @@ TEST(Lock, SpinsAsOftenAsItSaysBeforeItSleeps) {
             os_lock_give(&lock);
         });
         while (!waits) std::this_thread::yield();
-        for (unsigned i = 0; i < 1000 && load_relaxed(&lock.wanted) == 0 && (spins == 0 || i < 100); i++)
+        for (unsigned i = 0; i < 1000 && load_relaxed(&lock.wanted) == 0 && (us == 0 || i < 100); i++)
             usleep(1000);
-        EXPECT_EQ(load_relaxed(&lock.wanted), spins == 0 ? 1u : 0u);
+        EXPECT_EQ(load_relaxed(&lock.wanted), us == 0 ? 1u : 0u);
         os_lock_give(&lock);
         other.join();
     }
+}
+
+// How long a look at a lock takes differs from processor to processor.
+TEST(Lock, SpinsByTheClock) {
+    enum { us = 20000 };
+    os_lock_looks_us = 0;
+    os_lock_learn();
+    EXPECT_GE(os_lock_looks_us, 1u);
+    EXPECT_LE(os_lock_looks_us, 1000u);
+    struct os_lock lock = {};
+    lock.spin_us = us;
+    std::atomic<uint64_t> began{0};
+    os_lock_take(&lock);
+    std::thread other([&] {
+        began = os_clock_ns();
+        os_lock_take(&lock);
+        os_lock_give(&lock);
+    });
+    while (load_relaxed(&lock.wanted) == 0) usleep(100);
+    uint64_t took = os_clock_ns() - began;
+    os_lock_give(&lock);
+    other.join();
+    EXPECT_GE(took, us * 1000 / 4);
 }
 
 // A sleeper that was woken may take long to run: the lock's next owners do not wake it again.
@@ -152,8 +175,8 @@ TEST_UNSANITIZED(Lock, GivingAnothersLockTraps) {
 }
 
 TEST_UNSANITIZED(Lock, RanksOutOfOrderTrap) {
-    static struct os_lock low = {.owner = nullptr, .nest = 0, .wanted = 0, .rank = LOCK_HEAPS, .spins = 0};
-    static struct os_lock high = {.owner = nullptr, .nest = 0, .wanted = 0, .rank = LOCK_PAGES, .spins = 0};
+    static struct os_lock low = {.owner = nullptr, .nest = 0, .wanted = 0, .rank = LOCK_HEAPS, .spin_us = 0};
+    static struct os_lock high = {.owner = nullptr, .nest = 0, .wanted = 0, .rank = LOCK_PAGES, .spin_us = 0};
     EXPECT_TRUE(in_child([] {
                     os_lock_take(&high);
                     os_lock_take(&low);

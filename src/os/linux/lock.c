@@ -20,12 +20,35 @@ static bool lock_take_left(struct os_lock* lock, void* self) {
     return true;
 }
 
-WEIR_FN void os_lock_take_slow(struct os_lock* lock, void* self) {
-    enum { spins = 64 };
-    for (uint32_t left = lock->spins != 0 ? lock->spins : spins; left != 0; left--) {
-        arch_pause();
-        if (load_relaxed(&lock->owner) == NULL && os_lock_try(lock)) return;
+WEIR_VAR uint32_t os_lock_looks_us = 25;
+
+static bool lock_look(struct os_lock* lock) {
+    arch_pause();
+    return load_relaxed(&lock->owner) == NULL && os_lock_try(lock);
+}
+
+/* The least of some tries: who measures may be stopped in it. */
+WEIR_FN void os_lock_learn(void) {
+    enum { tries = 3, looks = 256, looks_most = 1000 };
+    struct os_lock held = {.owner = &held};
+    uint64_t least = UINT64_MAX;
+    for (unsigned i = 0; i < tries; i++) {
+        uint64_t before = os_clock_ns();
+        for (unsigned n = 0; n < looks; n++) (void)lock_look(&held);
+        uint64_t took = os_clock_ns() - before;
+        if (took < least) least = took;
     }
+    uint64_t looks_us = looks * 1000 / (least + 1);
+    store_relaxed(&os_lock_looks_us, (uint32_t)(looks_us > looks_most ? looks_most
+                                                : looks_us == 0       ? 1
+                                                                      : looks_us));
+}
+
+WEIR_FN void os_lock_take_slow(struct os_lock* lock, void* self) {
+    enum { few = 64 };
+    uint64_t left = lock->spin_us != 0 ? (uint64_t)lock->spin_us * load_relaxed(&os_lock_looks_us) : few;
+    for (; left != 0; left--)
+        if (lock_look(lock)) return;
     weir_assert(load_relaxed(&lock->owner) != self);
     /* Whoever was woken says again that the lock is wanted: there may be others. */
     for (;;) {
