@@ -28,10 +28,10 @@ extern const char* weir_options;
 
 /** A consistent-enough snapshot of the heap; every figure is in bytes unless it says otherwise.
  *
- *  Counters of other threads are read without stopping them: each is right at some moment during the
- *  call, not all at the same, so what threads do meanwhile is in some and not in others. Set
- *  `struct_size` to `sizeof(struct weir_stats)` before the call; a newer library fills in as many fields
- *  as the caller knows. */
+ *  Counters of other threads are read without stopping them, one after the other: what threads do during
+ *  the call is in some figures and not in others, and may be in one twice. Set `struct_size` to
+ *  `sizeof(struct weir_stats)` before the call; a newer library fills in as many fields as the caller
+ *  knows. */
 struct weir_stats {
     uint32_t struct_size; /**< set by the caller: sizeof(struct weir_stats) */
     uint32_t version;     /**< set by the library: WEIR_STATS_VERSION */

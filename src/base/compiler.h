@@ -62,6 +62,14 @@
 /* Keep pointer p in one register: where compilers see what it was added up from, they add that up again for
  * some of its members, which takes instructions and registers. */
 #define weir_one_register(p) __asm__("" : "+r"(p))
+/* Go on with `guess` in place of `value`, where a branch has made sure that they are the same: what follows
+ * does not wait for `value`, and the processor looks meanwhile whether it was right, as of any branch.
+ * Compilers may not make a conditional move of the branch, which would wait. */
+#define weir_guess(value, guess)                                                                             \
+    do {                                                                                                     \
+        (value) = (guess);                                                                                   \
+        __asm__ volatile("" : "+r"(value));                                                                  \
+    } while (0)
 #define weir_likely(x) __builtin_expect(!!(x), 1)
 #define weir_unlikely(x) __builtin_expect(!!(x), 0)
 

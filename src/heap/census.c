@@ -82,12 +82,25 @@ static void census_chunks(struct census* t) {
     }
 }
 
+static void census_own_bins(struct census* t) {
+    for (unsigned c = 0; c < SLAB_CLASSES; c++) {
+        uint32_t waiting = bin_count(heap_self(), c);
+        struct census_class* k = &t->classes[c];
+        if (waiting > k->live_blocks) waiting = (uint32_t)k->live_blocks;
+        k->live_blocks -= waiting;
+        k->cached_blocks += waiting;
+        t->alloc_calls -= waiting;
+    }
+}
+
 WEIR_FN void census_take(struct census* t) {
     heaps_unpark(true); /* what is in their bins counts as live otherwise */
     *t = (struct census){0};
     span_visit(census_slice, t);
     census_chunks(t);
-    os_lock_take(&heaps_lock); /* a heap that ended meanwhile would be missed, or counted twice */
+    /* A heap that ended meanwhile would be missed. Not to wait for: a handler may have interrupted whom the
+     * lock's owner waits for. */
+    bool locked = os_lock_take_soon(&heaps_lock);
     struct large_figures large = large_live();
     t->alloc_calls += load_relaxed(&heap_totals.handed_out) + large.allocs;
     t->remote_frees += load_relaxed(&heap_totals.remote_frees);
@@ -96,16 +109,9 @@ WEIR_FN void census_take(struct census* t) {
         t->alloc_calls += load_relaxed(&h->handed_out);
         t->slow_calls += load_relaxed(&h->slow_calls);
         t->remote_frees += load_relaxed(&h->remote_frees);
-        for (unsigned c = 0; c < SLAB_CLASSES; c++) {
-            uint32_t waiting = bin_count(h, c);
-            struct census_class* k = &t->classes[c];
-            if (waiting > k->live_blocks) waiting = (uint32_t)k->live_blocks;
-            k->live_blocks -= waiting;
-            k->cached_blocks += waiting;
-            t->alloc_calls -= waiting;
-        }
     }
-    os_lock_give(&heaps_lock);
+    if (locked) os_lock_give(&heaps_lock);
+    census_own_bins(t);
     for (unsigned c = 0; c < CLASS_COUNT; c++) {
         t->live_blocks += t->classes[c].live_blocks;
         t->live_bytes += t->classes[c].live_blocks * size_classes[c].bytes;

@@ -161,7 +161,7 @@ struct heap {
     uint64_t medium_least;      /* since there was that most, */
     uint64_t medium_swing;      /* and by how much it went down and up again; of before that, the half */
     uint32_t medium_longest;    /* of the blocks freed lately, in bytes, above SLAB_MAX; or 0 */
-    uint32_t medium_freed;      /* the medium class of the last one kept: a guess at the next one's */
+    uint64_t medium_freed;      /* the medium classes of the last eight that were kept, a byte each */
     ptrdiff_t kept_medium_room; /* what else may be kept, in bytes; Sync: GATE_MEDIUM */
     ptrdiff_t kept_medium_max;  /* what may be kept in all, as of the last slow call */
     uint32_t medium_hand;       /* the class whose blocks go next, in turns */

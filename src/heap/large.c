@@ -120,16 +120,19 @@ WEIR_FN void large_age(struct heap* h) {
     h->kept_large_needed = false;
 }
 
+/* Others go on meanwhile: what is read first is the smaller one, and nothing goes below 0. */
 WEIR_FN struct large_figures large_live(void) {
+    uint64_t frees = load_acquire(&heap_totals.large_frees);
     struct large_figures f = {.bytes = load_relaxed(&span_totals.large),
                               .allocs = load_relaxed(&heap_totals.large_allocs)};
-    f.blocks = f.allocs - load_relaxed(&heap_totals.large_frees);
+    f.blocks = f.allocs > frees ? f.allocs - frees : 0;
     for (const struct heap* h = registry_first(); h != NULL; h = h->registry_next) {
         const struct slice* s = load_acquire(&h->kept_large);
         f.allocs += load_relaxed(&h->kept_large_turns);
         if (s == NULL) continue;
-        f.bytes -= load_relaxed(&s->bytes);
-        f.blocks--;
+        uint64_t bytes = load_relaxed(&s->bytes);
+        f.bytes -= bytes < f.bytes ? bytes : f.bytes;
+        f.blocks -= f.blocks != 0;
     }
     return f;
 }

@@ -102,7 +102,8 @@ static void heap_reset(struct heap* h) {
         store_relaxed(&h->gates[i].state, (uint32_t)KEPT_TAKEN);
         h->gates[i].inside = 0;
     }
-    h->medium_hand = h->arena = h->medium_freed = 0;
+    h->medium_hand = h->arena = 0;
+    h->medium_freed = 0;
     for (unsigned i = 0; i < KEPT_WORDS; i++) h->kept[i] = h->passed[i] = h->left[i] = 0;
     h->kept_bytes = h->closed_bytes = 0;
     heap_unlearn(h);

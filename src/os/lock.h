@@ -40,8 +40,8 @@ struct os_lock {
  * holds it now. What the helper was doing under it is to be put right. Set by the page layer. */
 WEIR_VAR_DECL void (*os_lock_left_hook)(struct os_lock* lock);
 
-/* Looks at a lock, with an arch_pause each, in a microsecond: from 1 ns on newer Arm to 50 on some x86. Sync:
- * relaxed. */
+/* How many looks at a lock, with an arch_pause each, take a microsecond: from 20 on some x86 to 1,000 on some
+ * Arm. 0: there is one processor, so that who has the lock does not run. Sync: relaxed. */
 WEIR_VAR_DECL uint32_t os_lock_looks_us;
 /* Measure it: some microseconds. */
 WEIR_FN void os_lock_learn(void);

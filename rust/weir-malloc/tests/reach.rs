@@ -1,5 +1,5 @@
-//! Whose malloc C code gets: libc's, or with the feature `override` weir's. Run by cargo. Its processes
-//! are children of the test, so that nothing else allocates beside what is counted.
+//! Whose memory is weir's: the program's, and with the feature `override` what C code gets. Run by cargo. Its
+//! processes are children of the test, so that nothing else allocates beside what is counted.
 //!
 //! SPDX-License-Identifier: Apache-2.0
 
@@ -36,6 +36,25 @@ fn assert_passes(name: &str) {
     let out = child(name);
     assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
     assert!(String::from_utf8_lossy(&out.stdout).contains("1 passed"));
+}
+
+#[test]
+fn calls_arrive_in_weir() {
+    assert_passes("calls");
+}
+
+#[test]
+#[ignore = "runs in a process of its own"]
+fn calls() {
+    let before = stats();
+    let blocks: Vec<Box<u64>> = (0..10_000).map(Box::new).collect();
+    let during = stats();
+    assert!(during.alloc_calls - before.alloc_calls >= 10_000);
+    assert!(during.live_bytes - before.live_bytes >= 10_000 * 16);
+    assert_eq!(blocks.iter().map(|n| **n).sum::<u64>(), 49_995_000);
+    drop(blocks);
+    assert!(stats().free_calls - before.free_calls >= 10_000);
+    assert_eq!(stats().misuse_reports, 0);
 }
 
 #[test]

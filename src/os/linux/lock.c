@@ -29,7 +29,7 @@ static bool lock_look(struct os_lock* lock) {
 
 /* The least of some tries: who measures may be stopped in it. */
 WEIR_FN void os_lock_learn(void) {
-    enum { tries = 3, looks = 256, looks_most = 1000 };
+    enum { tries = 3, looks = 512, looks_most = 1000 };
     struct os_lock held = {.owner = &held};
     uint64_t least = UINT64_MAX;
     for (unsigned i = 0; i < tries; i++) {
@@ -38,10 +38,10 @@ WEIR_FN void os_lock_learn(void) {
         uint64_t took = os_clock_ns() - before;
         if (took < least) least = took;
     }
-    uint64_t looks_us = looks * 1000 / (least + 1);
-    store_relaxed(&os_lock_looks_us, (uint32_t)(looks_us > looks_most ? looks_most
-                                                : looks_us == 0       ? 1
-                                                                      : looks_us));
+    if (least == 0) return; /* there is no clock */
+    uint64_t looks_us = looks * 1000 / least;
+    if (looks_us > looks_most) looks_us = looks_most;
+    store_relaxed(&os_lock_looks_us, os_cpu_count() == 1 ? 0 : looks_us != 0 ? (uint32_t)looks_us : 1);
 }
 
 WEIR_FN void os_lock_take_slow(struct os_lock* lock, void* self) {
