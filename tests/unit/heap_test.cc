@@ -306,8 +306,9 @@ TEST(Heap, CountsWhatAModelCounts) {
 // while it ended, which makes it wrong once in a while.
 TEST(Heap, NoCountIsLostWhileThreadsEnd) {
     EXPECT_FINE(in_child([] {
-        const uint64_t each = 100000;
+        const uint64_t each = 30000;
         std::atomic<bool> done{false};
+        unit_attach(); // before others run
         std::thread others([&] {
             for (int i = 0; i < 300; i++)
                 std::thread([&] {
