@@ -32,8 +32,7 @@ struct os_lock {
     uint32_t wanted; /* somebody sleeps for it, or is about to; Sync: atomic, seq_cst with owner: a giver sees
                       * the waiter or the waiter the gift */
     uint32_t rank;
-    uint32_t
-        spin_us; /* microseconds awake before sleeping; 0: fewer, as its owner may have been stopped in it */
+    uint32_t spin_us; /* awake so long before it sleeps; 0: not long, as its owner may have been stopped */
 };
 
 /* Called with a lock that the helper thread held when this process was made without fork handlers; the caller
