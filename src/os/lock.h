@@ -39,10 +39,10 @@ struct os_lock {
  * holds it now. What the helper was doing under it is to be put right. Set by the page layer. */
 WEIR_VAR_DECL void (*os_lock_left_hook)(struct os_lock* lock);
 
-/* How many looks at a lock, with an arch_pause each, take a microsecond: from 20 on some x86 to 1,000 on some
- * Arm. 0: there is one processor, so that who has the lock does not run. Sync: relaxed. */
+/* How many looks at a lock, with an arch_pause each, take a microsecond: what a pause takes differs between
+ * processors. 0: there is one, so that who has the lock does not run. Sync: relaxed. */
 WEIR_VAR_DECL uint32_t os_lock_looks_us;
-/* Measure it: some microseconds. */
+/* Measure it: some tens of microseconds. */
 WEIR_FN void os_lock_learn(void);
 
 WEIR_FN void os_lock_take_slow(struct os_lock* lock, void* self);
