@@ -50,6 +50,7 @@
 #include "heap/arena_check.c"
 #include "heap/medium.c"
 #include "heap/available.c"
+#include "heap/orphan.c"
 #include "heap/refill.c"
 #include "heap/free.c"
 #include "heap/retag.c"

@@ -13,6 +13,7 @@
 #include "heap/history.h"
 #include "heap/large.h"
 #include "heap/medium.h"
+#include "heap/orphan.h"
 #include "heap/refill.h"
 #include "heap/remote_bits.h"
 #include "heap/slab.h"
@@ -32,6 +33,12 @@ WEIR_FN void block_misuse(const struct slice* s, const void* p, const char* call
         core_report("double-free", REPORT_FREED, p, call);
     else
         core_report("invalid-free", REPORT_INTERIOR, p, call);
+}
+
+/* Whether the thread has taken blocks of the slab's class, so that it can use what comes back. */
+static bool heap_uses(const struct heap* h, const struct slice* s) {
+    unsigned c = s->size_class;
+    return h->active[c] != NULL || (h->opened[c / 64] >> c % 64 & 1) != 0;
 }
 
 /* A block of a class that the thread never took any of: it goes alone, and the slab, if nobody owns it, to
@@ -61,10 +68,12 @@ static WEIR_NOINLINE void slab_gave(struct slice* s, uint32_t all) {
     release_poke(); /* the slab may have gone */
 }
 
-/* Whether the thread has taken blocks of the slab's class, so that it can use what comes back. */
-static bool heap_uses(const struct heap* h, const struct slice* s) {
-    unsigned c = s->size_class;
-    return h->active[c] != NULL || (h->opened[c / 64] >> c % 64 & 1) != 0;
+/* The same of a slab that nobody owns. */
+static WEIR_NOINLINE void slab_left_gave(struct slice* s, uint32_t all) {
+    size_t bytes = slab_class(s)->bytes;
+    if (all % GIVEN_STEP == 0) visit_owed(&heap_empty, GIVEN_STEP * bytes);
+    if (slab_left_given(s, all)) orphan_give(s);
+    release_poke();
 }
 
 /* The outbox's blocks go to their slab; the heap adopts the slab if nobody owns it. That it may own it
@@ -235,9 +244,11 @@ static WEIR_NOINLINE void free_unkept(void* p, const char* call) {
     }
 }
 
-/* Whether a block of slab s goes to its owner, another thread, at once and alone. Relaxed: slab_give_owned
- * decides. */
-static bool slab_takes_lone(struct heap* h, const struct slice* s) {
+/* Whether a block of slab s, which nobody owns or another thread does, goes there at once and alone. Relaxed:
+ * slab_give_owned and slab_give_left decide. */
+static bool slab_takes_lone(struct heap* h, const struct slice* s, bool left) {
+    if (left) return !heap_uses(h, s);
+    if (h == &heap_empty) return true;
     struct heap* owner = owner_heap(load_relaxed(&s->owner));
     bool waits = (load_relaxed(&s->remote) & (REMOTE_UNOWNED | REMOTE_DOUBTED)) == 0;
     return waits && owner != h && owner != NULL && outbox_is_passed(h, s);
@@ -307,6 +318,23 @@ static WEIR_NOINLINE void slab_free_ungiven(block_t* p, struct slice* s, uint64_
     }
 }
 
+/* A block of a slab in the primary region, which is not the caller's and where none is noted: to its owner,
+ * or to wait in the slab, at once and alone, or the slow way. */
+static WEIR_NOINLINE void slab_free_alone(block_t* p, struct slice* s, const char* call, struct heap* h) {
+    const bool left = (load_relaxed(&s->remote) & REMOTE_UNOWNED) != 0;
+    if (full_is_on() || !slab_takes_lone(h, s, left)) {
+        slab_free_slow(p, s, call);
+        return;
+    }
+    uint64_t word_of_p = remote_first_word(s, p) | remote_mark(p);
+    uint32_t told;
+    bool given = left ? slab_give_left(s, p, word_of_p, &told) : slab_give_owned(s, p, word_of_p, &told);
+    if (weir_unlikely(!given))
+        slab_free_ungiven(p, s, word_of_p, call);
+    else if (told != 0)
+        (left ? slab_left_gave : slab_gave)(s, told);
+}
+
 /* What lies in no chunk. */
 static WEIR_NOINLINE void span_free_near(void* p, struct slice* s, const char* call, struct heap* h) {
     size_t offset = (uintptr_t)p & (SLICE_BYTES - 1);
@@ -319,16 +347,7 @@ static WEIR_NOINLINE void span_free_near(void* p, struct slice* s, const char* c
     uint32_t block;
     if (kind == SLICE_SLAB && weir_likely(!tag_is_on()) && class_finds_block(slab_class(s), offset, &block)) {
         if (slab_free_noted(h, s, p, block, call)) return;
-        if (full_is_on() || (h != &heap_empty && !slab_takes_lone(h, s))) {
-            slab_free_slow(p, s, call);
-            return;
-        }
-        uint64_t word_of_p = (offset / GRANULE + 1) | remote_mark(p);
-        uint32_t told;
-        if (weir_unlikely(!slab_give_owned(s, p, word_of_p, &told)))
-            slab_free_ungiven(p, s, word_of_p, call);
-        else if (told != 0)
-            slab_gave(s, told);
+        slab_free_alone(p, s, call, h);
         return;
     }
     free_unkept(p, call);

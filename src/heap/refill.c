@@ -17,6 +17,7 @@
 #include "heap/guard.h"
 #include "heap/large.h"
 #include "heap/medium.h"
+#include "heap/orphan.h"
 #include "heap/remote_bits.h"
 #include "heap/slab.h"
 #include "heap/spare.h"
@@ -24,16 +25,6 @@
 #include "page/huge.h"
 #include "page/release.h"
 #include "page/span.h"
-
-/* Partly used slabs of ended threads, per class. Sync: heaps_lock; the heads are also read relaxed, to
- * skip the lock: a missed orphan is found next time. */
-WEIR_WIDE(orphans) static struct slice* orphans[SLAB_CLASSES];
-static bool orphans_torn; /* since a fork; Sync: heaps_lock */
-
-/* Bytes of the slabs with SLICE_EARLY, and how many there may be: EARLY_UNKNOWN until somebody asks. Sync:
- * relaxed atomics: a bound, which threads at once may pass by a slab each. */
-enum { EARLY_UNKNOWN = 0, EARLY_NONE = 1 };
-static uint64_t early_bytes, early_most;
 
 /* Walking every list would cost half as much again as the fast path itself (docs/adr/0005): all of a
  * thread's first ones are walked, which is all there are in most programs' tests, then a sample. A long one
@@ -113,22 +104,6 @@ static void class_learn(struct heap* h, unsigned c, const struct slice* s, bool 
         h->passed[c / 64] |= bit;
 }
 
-static size_t slab_bytes(const struct slice* s) { return (size_t)s->span_slices << SLICE_SHIFT; }
-
-/* None where addresses are scarce, or all that slabs have is resident. */
-static uint64_t early_bound(void) {
-    enum { early_part = 8 };
-    const uint64_t least = 64u << 20;
-    uint64_t most = load_relaxed(&early_most);
-    if (most != EARLY_UNKNOWN) return most;
-    most = load_relaxed(&span_totals.live) / early_part;
-    if (most < least) most = least;
-    if (core_options.hugepages == HUGE_ALWAYS || region_commit_strict || os_memory_is_limited())
-        most = EARLY_NONE;
-    store_relaxed(&early_most, most);
-    return most;
-}
-
 /* Others free the blocks, and the active slab has a good many, all of them in use. Who has it when they come
  * back should be who needs some then: the thread goes on with another one. Where heaps are many, that is: of
  * few ones, what each has of a class adds up to little. What is not built of such slabs is addresses that
@@ -136,19 +111,7 @@ static uint64_t early_bound(void) {
 static bool slab_goes_early(const struct heap* h, unsigned c, const struct slice* s) {
     enum { passed_bytes = 8192 };
     return heap_is_passed(h, c) && heaps_are_many() && slab_used(s) == s->built &&
-           slab_built_bytes(s) >= passed_bytes && s->region == 0 &&
-           load_relaxed(&early_bytes) + slab_bytes(s) <= early_bound();
-}
-
-/* Owner: the slab is given up early, or has not been after all. */
-static void early_begin(struct slice* s) {
-    s->flags |= SLICE_EARLY;
-    add_relaxed(&early_bytes, (uint64_t)slab_bytes(s));
-}
-static void early_end(struct slice* s) {
-    if ((s->flags & SLICE_EARLY) == 0) return;
-    s->flags &= (uint8_t)~SLICE_EARLY;
-    sub_relaxed(&early_bytes, (uint64_t)slab_bytes(s));
+           slab_built_bytes(s) >= passed_bytes && early_may(s);
 }
 
 /* How many blocks of a list of `count` a bin is to have: what others freed comes in long lists, of which
@@ -332,104 +295,6 @@ static bool slab_fill_bin(struct heap* h, unsigned c, struct slice* s) {
     return pages_fill_bin(h, c, s, false);
 }
 
-WEIR_FN void orphans_interrupted(void) { orphans_torn = true; }
-
-/* In the child of a fork that interrupted the holder of the lock: it holds it still. If that call goes on,
- * it finds all as it left it; whoever comes before it, in the handler, does without the lists. */
-static void orphans_lock(void) {
-    os_lock_take(&heaps_lock);
-    if (weir_likely(!orphans_torn)) return;
-    orphans_torn = false;
-    if (heaps_lock.nest != 0) orphans_forget();
-}
-
-static struct slice* orphan_take(struct heap* h, unsigned c) {
-    if (load_relaxed(&orphans[c]) == NULL) return NULL;
-    orphans_lock();
-    struct slice* s = orphans[c];
-    /* One that somebody has claimed by freeing into it leaves the list by its claimant's hand. */
-    while (s != NULL && !slab_claim(s)) s = s->next;
-    if (s != NULL) {
-        slab_list_remove(&orphans[c], s);
-        s->flags &= (uint8_t)~SLICE_ORPHAN;
-        early_end(s);
-        store_relaxed(&s->owner, h->owner_word);
-        exposure_gain(h, s);
-    }
-    os_lock_give(&heaps_lock);
-    return s;
-}
-
-/* The slab was claimed: it leaves the list if it is on it. */
-static void orphan_unlist(struct slice* s) {
-    if ((s->flags & SLICE_ORPHAN) == 0) return;
-    orphans_lock();
-    slab_list_remove(&orphans[s->size_class], s);
-    s->flags &= (uint8_t)~SLICE_ORPHAN;
-    os_lock_give(&heaps_lock);
-}
-
-WEIR_FN void orphan_put(struct slice* s) {
-    orphan_unlist(s);
-    remote_bits_end(s);
-    for (;;) {
-        slab_collect(s, "free");
-        if (slab_used(s) == 0) {
-            early_end(s);
-            slab_release(s);
-            return;
-        }
-        slab_sort(s, "free"); /* what it has free is to be seen by the release pass */
-        slab_count(s, slab_used(s), slab_used(s), s->built);
-        orphans_lock();
-        s->flags |= SLICE_ORPHAN;
-        slab_list_push(&orphans[s->size_class], s);
-        bool gone = slab_disown(s);
-        if (!gone) {
-            slab_list_remove(&orphans[s->size_class], s);
-            s->flags &= (uint8_t)~SLICE_ORPHAN;
-        }
-        os_lock_give(&heaps_lock);
-        if (gone) return;
-    }
-}
-
-/* Where others come by, what waits stays as it is until one does. */
-WEIR_FN void orphan_give(struct slice* s) {
-    if (load_relaxed(&release_state) == RELEASE_ALONE) {
-        orphan_put(s);
-        return;
-    }
-    orphans_lock();
-    if ((s->flags & SLICE_ORPHAN) == 0) {
-        s->flags |= SLICE_ORPHAN;
-        slab_list_push(&orphans[s->size_class], s);
-    }
-    bool drained = slab_leave(s);
-    os_lock_give(&heaps_lock);
-    if (drained && slab_claim(s)) orphan_put(s);
-}
-
-WEIR_FN void orphan_visit(struct slice* s, const struct slice_pages* r, uint64_t* looked) {
-    uint64_t word = load_relaxed(&s->remote); /* relaxed: slab_claim decides */
-    uint32_t waiting = remote_count(word);
-    if ((word & REMOTE_UNOWNED) == 0 || waiting == 0 || waiting < slab_frees_to_hole(r)) return;
-    if (!slab_claim(s)) return;
-    *looked += slab_built_bytes(s);
-    orphan_put(s);
-}
-
-static void orphan_forget(struct slice* s, struct slice_pages* pages, void* context) {
-    (void)pages;
-    (void)context;
-    if (load_relaxed(&s->kind) == SLICE_SLAB) s->flags &= (uint8_t)~SLICE_ORPHAN;
-}
-
-WEIR_FN void orphans_forget(void) {
-    for (unsigned c = 0; c < SLAB_CLASSES; c++) orphans[c] = NULL;
-    span_visit_records(orphan_forget, NULL);
-}
-
 WEIR_FN void heap_adopt(struct heap* h, struct slice* s) {
     orphan_unlist(s);
     early_end(s);
@@ -574,7 +439,7 @@ WEIR_FN void refill_chores(struct heap* h) {
     if (!chores_are_due(h)) return;
     outbox_flush_all(h);
     if ((h->slow_calls & 1023) != 0) return;
-    store_relaxed(&early_most, (uint64_t)EARLY_UNKNOWN);
+    early_forget();
     release_recheck();
     active_sweep(h);
     walks_learn(h);
@@ -603,11 +468,43 @@ static bool refill_beyond(struct heap* h, unsigned c, struct slice* s, unsigned*
     }
     if (early) early_begin(s);
     exposure_lose(h, s);
-    if (slab_disown(s)) return false;
+    if (slab_disown(s, given_enough(slab_class(s), s->counts))) return false;
     early_end(s);
     exposure_gain(h, s);
     h->active[c] = s;
     return false;
+}
+
+/* Whether the active slab has nothing left and can get nothing: all that it has room for is in use. */
+static bool slab_is_used_up(const struct slice* s) {
+    return slab_used(s) == slab_class(s)->capacity && (s->flags & (SLICE_KEPT | SLICE_CLOSED)) == 0;
+}
+
+/* Whether the active slab, of a class that others free, is used up but for a few blocks that they freed. */
+static WEIR_NOINLINE bool slab_has_few(const struct slice* s) {
+    if (full_is_on() || slab_is_direct(s) || !slab_is_used_up(s)) return false;
+    const uint32_t waiting = slab_waiting(s);
+    return waiting != 0 && waiting < given_enough(slab_class(s), s->counts);
+}
+
+/* Others free the blocks, and are just freeing these: who took what is there would be back for the next few
+ * soon, and the two would wait for each other's lines of the cache. The slab is given up as a full one is, if
+ * there is another one; what waits is part of what it is to have before anybody takes it. */
+static WEIR_NOINLINE struct slice* active_changes(struct heap* h, unsigned c, struct slice* s) {
+    available_unlist_active(h, s);
+    if (!slab_has_few(s)) return s;
+    struct slice* other = available_take(h, c, false);
+    if (other == NULL) other = orphan_take(h, c);
+    if (other == NULL) other = slab_new(h, c);
+    if (other == NULL) return s;
+    active_drop(h, c);
+    exposure_lose(h, s);
+    if (!slab_disown(s, given_enough(slab_class(s), s->counts))) {
+        exposure_gain(h, s);
+        available_put(h, s, "malloc");
+    }
+    h->active[c] = other;
+    return other;
 }
 
 static bool refill_from(struct heap* h, unsigned c) {
@@ -615,6 +512,7 @@ static bool refill_from(struct heap* h, unsigned c) {
     for (bool first = true;; first = false) {
         struct slice* s = h->active[c];
         if (s == NULL && (s = h->active[c] = slab_next(h, c, first)) == NULL) return false;
+        if (first && heap_is_passed(h, c) && slab_has_few(s)) s = active_changes(h, c, s);
         if (slab_fill_bin(h, c, s) || refill_beyond(h, c, s, &busy)) return true;
     }
 }
@@ -631,9 +529,10 @@ static bool list_serves(struct heap* h, unsigned c, struct slice* s, uint32_t co
 }
 
 /* What others freed of the active slab becomes its list where it has none. False: it has one, and more came
- * in, which is to be joined to it. With the heap's lock. */
+ * in, which is to be joined to it; or these are few. With the heap's lock. */
 static bool turn_collects(struct heap* h, unsigned c, struct slice* s, bool own) {
     if (!slab_has_remote(s)) return true; /* what comes in now is for the next time */
+    if (heap_is_passed(h, c) && slab_has_few(s)) return false;
     if (s->free != NULL || tag_is_on()) return false;
     class_learn(h, c, s, own);
     h->left[c / 64] |= 1ull << c % 64; /* that was learnt, should the list not serve */
@@ -669,11 +568,6 @@ static void turn_changes(struct heap* h, unsigned c, struct slice* s, struct sli
     available_list_active(other);
     h->passed[c / 64] &= ~(1ull << c % 64); /* as class_learn has it: the thread freed these itself */
     h->active[c] = other;
-}
-
-/* Whether the active slab has nothing left and can get nothing: all that it has room for is in use. */
-static bool slab_is_used_up(const struct slice* s) {
-    return slab_used(s) == slab_class(s)->capacity && (s->flags & (SLICE_KEPT | SLICE_CLOSED)) == 0;
 }
 
 /* The list of the active slab, for which refill_may_turn, or of one that takes its place, becomes the bin's.

@@ -30,18 +30,5 @@ WEIR_FN void heap_adopt(struct heap* h, struct slice* s);
 WEIR_FN void bin_return(struct heap* h, unsigned c, const char* call);
 /* Send every outbox. */
 WEIR_FN void outbox_flush_all(struct heap* h);
-/* Give a slab to whoever wants it: of a thread that ends, or claimed by one that has no heap. The caller
- * owns it; it is on no heap's list. */
-WEIR_FN void orphan_put(struct slice* s);
-/* The same of one that was just claimed, with a few blocks that came back: they stay where they wait. */
-WEIR_FN void orphan_give(struct slice* s);
-/* Anybody: if slab s, whose pages' record is r, is nobody's, make holes of its free pages. The bytes of
- * blocks that this took a look at are added to *looked. */
-WEIR_FN void orphan_visit(struct slice* s, const struct slice_pages* r, uint64_t* looked);
-/* In the child of a fork that could not wait for the lists: orphans stay unowned, and on no list. */
-WEIR_FN void orphans_forget(void);
-/* In the child of a fork that interrupted this thread while it held heaps_lock: the lists may be half
- * changed. */
-WEIR_FN void orphans_interrupted(void);
 
 #endif

@@ -16,6 +16,7 @@
 #include "heap/heap.h"
 #include "heap/large.h"
 #include "heap/medium.h"
+#include "heap/orphan.h"
 #include "heap/refill.h"
 #include "heap/retag.h"
 #include "heap/remote_bits.h"
@@ -473,10 +474,7 @@ WEIR_FN void heap_detach(const char* call, bool ends) {
     release_poke();
 }
 
-WEIR_FN void heap_collect(void) {
-    struct heap* h = heap_self();
-    heaps_unpark(true);
-    if (h == &heap_empty) return;
+static void heap_collect_own(struct heap* h) {
     heap_enter(h);
     outbox_flush_all(h);
     for (unsigned c = 0; c < SLAB_CLASSES; c++) {
@@ -498,6 +496,13 @@ WEIR_FN void heap_collect(void) {
     for (unsigned i = 0; i < KEPT_WORDS; i++) h->kept[i] = 0;
     h->kept_bytes = h->closed_bytes = 0;
     heap_leave(h);
+}
+
+WEIR_FN void heap_collect(void) {
+    struct heap* h = heap_self();
+    heaps_unpark(true);
+    if (h != &heap_empty) heap_collect_own(h);
+    orphans_drop();
 }
 
 WEIR_FN struct heap* registry_first(void) { return load_acquire(&registry); }

@@ -205,13 +205,14 @@ WEIR_FN void slab_collect_bare(struct slice* s, const char* call) {
     if (slab_has_remote(s)) remote_collect(s, false, call);
 }
 
-WEIR_FN bool slab_disown(struct slice* s) {
+WEIR_FN bool slab_disown(struct slice* s, uint32_t enough) {
     remote_bits_end(s);
-    uint64_t expected = 0;
+    uint64_t word = load_relaxed(&s->remote); /* relaxed: the compare below decides */
     void* owner = load_relaxed(&s->owner);
     store_relaxed(&s->owner, NULL);
     /* Release: publishes the record to the thread that claims it. */
-    if (cas_acq_rel(&s->remote, &expected, REMOTE_UNOWNED)) return true;
+    while (remote_count(word) < enough)
+        if (cas_acq_rel(&s->remote, &word, word | REMOTE_UNOWNED)) return true;
     store_relaxed(&s->owner, owner);
     return false;
 }
@@ -282,11 +283,6 @@ static bool drained_claim(struct slice* s, bool was_unowned) {
     return false;
 }
 
-/* So many blocks of an unowned slab with these counts wait until somebody is told. */
-WEIR_INLINE uint32_t given_enough(const struct size_class* k, uint64_t counts) {
-    const uint32_t part = counts_built(counts) / GIVEN_PART;
-    return part >= class_enough(k) ? class_enough(k) : part != 0 ? part : 1;
-}
 WEIR_INLINE uint32_t given_untold(uint32_t all, uint32_t enough) {
     return all % GIVEN_STEP == 0 ? GIVEN_STEP : all == enough ? enough % GIVEN_STEP : 0;
 }
@@ -314,6 +310,11 @@ WEIR_FN bool slab_give_remote(struct slice* s, block_t* p, uint64_t word_of_p, u
         mine = drained_claim(s, was_unowned);
     records_let(r);
     return mine;
+}
+
+WEIR_FN bool slab_left_given(struct slice* s, uint32_t all) {
+    return counts_used(load_acquire(&s->counts)) == all &&
+           drained_claim(s, true); /* as in slab_give_remote */
 }
 
 WEIR_FN bool slab_claim(struct slice* s) {

@@ -218,8 +218,9 @@ WEIR_FN void slab_collect(struct slice* s, const char* call);
 /* The same where the slab's own list is empty and becomes a bin's now, which checks it when its turn has
  * come: a list is not followed that nothing speaks against. */
 WEIR_FN void slab_collect_bare(struct slice* s, const char* call);
-/* Owner: give up a slab that is on no list. False: blocks came in meanwhile, it is still the caller's. */
-WEIR_FN bool slab_disown(struct slice* s);
+/* Owner: give up a slab that is on no heap's list, where fewer than `enough` blocks wait, at most as many as
+ * given_enough says. False: as many came in, it is still the caller's. */
+WEIR_FN bool slab_disown(struct slice* s, uint32_t enough);
 /* Hand `count` linked blocks to the slab's owner. True: nobody owned it, and the caller does now. False:
  * the slab may be gone when the call returns. `doubt`: REMOTE_DOUBTED or 0. */
 WEIR_FN bool slab_push_remote(struct slice* s, block_t* first, block_t* last, uint32_t count, uint64_t doubt);
@@ -230,6 +231,11 @@ WEIR_FN bool slab_give_remote(struct slice* s, block_t* p, uint64_t word_of_p, u
 /* Others are told of every so many blocks that wait, and of those that are enough: of an owned slab, and of
  * few that are built, such a part. */
 enum { GIVEN_STEP = 16, GIVEN_PART = 4 };
+/* So many blocks of an unowned slab with these counts wait until somebody is told. */
+WEIR_INLINE uint32_t given_enough(const struct size_class* k, uint64_t counts) {
+    const uint32_t part = counts_built(counts) / GIVEN_PART;
+    return part >= class_enough(k) ? class_enough(k) : part != 0 ? part : 1;
+}
 /* What slab_give_remote mostly comes to, for a slab in the primary region: somebody owns it. False: nothing
  * was done. *told: slab_given is to be called with that; 0: nothing more to do. */
 WEIR_INLINE bool slab_give_owned(struct slice* s, block_t* p, uint64_t word_of_p, uint32_t* told) {
@@ -246,11 +252,32 @@ WEIR_INLINE bool slab_give_owned(struct slice* s, block_t* p, uint64_t word_of_p
     *told = weir_unlikely(more) ? all : 0;
     return true;
 }
+/* The same where nobody owns the slab, and goes on not to. False: nothing was done; with this one there are
+ * enough, or it is somebody's. *told: slab_left_given is to be called with that. */
+WEIR_INLINE bool slab_give_left(struct slice* s, block_t* p, uint64_t word_of_p, uint32_t* told) {
+    /* Relaxed: of an unowned slab they stay, and of another one the number does not count. */
+    const uint32_t enough = given_enough(slab_class(s), load_relaxed(&s->counts));
+    uint64_t word = load_relaxed(&s->remote); /* relaxed: the compare below decides */
+    uint32_t all;
+    do {
+        bool left = ((word | word_of_p) & (REMOTE_UNOWNED | REMOTE_DOUBTED)) == REMOTE_UNOWNED;
+        all = remote_count(word) + 1;
+        if (weir_unlikely(!left || all == enough)) return false;
+        p->next = remote_beside(p, word_of_p, word);
+        /* Release: publishes the link to slab_collect. */
+    } while (!cas_acq_rel(&s->remote, &word, (word & ~REMOTE_FIRST) + REMOTE_ONE + word_of_p));
+    bool more = all % GIVEN_STEP == 0 || all == counts_used(load_acquire(&s->counts)); /* as above */
+    *told = weir_unlikely(more) ? all : 0;
+    return true;
+}
 /* Blocks wait in a slab: make its owner's next free of one of them look. */
 WEIR_FN void slab_nudge(struct slice* s);
 /* So many blocks waited in an owned slab when one was given to it: nudges the owner, releases the slab when
  * all are back. As *waiting of slab_give_remote. */
 WEIR_FN uint32_t slab_given(struct slice* s, uint32_t all);
+/* So many blocks waited in an unowned slab when one was given to it. True: all are back, and it is the
+ * caller's. */
+WEIR_FN bool slab_left_given(struct slice* s, uint32_t all);
 /* Owner, whose word it does not carry any more: give it up with what waits on its remote list. True: all its
  * blocks do. */
 WEIR_FN bool slab_leave(struct slice* s);

@@ -9,6 +9,7 @@
 #include "heap/depot.h"
 #include "heap/large.h"
 #include "heap/medium.h"
+#include "heap/orphan.h"
 #include "heap/refill.h"
 #include "heap/registry.h"
 #include "heap/slab.h"

@@ -41,14 +41,16 @@ enum span_state { SPAN_DIRTY = 0, SPAN_CLEAN = 1, SPAN_UNCOMMITTED = 2, SPAN_STA
 /* MOVED: a large block that came by changing page tables: in mappings of its own. ORPHAN: on the list of
  * ended threads' slabs. KEPT: the active slab of its heap, kept though none, or few, of its blocks were in
  * use. CLOSED: the same, with all its pages holes. FENCED: a large block between inaccessible pages
- * (page/fence.h). EARLY: a slab that was given up before it was full. */
+ * (page/fence.h). EARLY: a slab that was given up before it was full. DRAINED: an ORPHAN, kept though none
+ * of its blocks was in use. */
 enum {
     SLICE_MOVED = 1u,
     SLICE_ORPHAN = 2u,
     SLICE_KEPT = 4u,
     SLICE_CLOSED = 8u,
     SLICE_FENCED = 16u,
-    SLICE_EARLY = 32u
+    SLICE_EARLY = 32u,
+    SLICE_DRAINED = 64u
 };
 
 /*  region  [ record 0 | record 1 | ... ][ slice k | slice k+1 | ... | frontier ......... end ]

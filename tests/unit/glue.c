@@ -20,6 +20,7 @@
 #include "heap/heap.h"
 #include "heap/large.h"
 #include "heap/medium.h"
+#include "heap/orphan.h"
 #include "heap/slab.h"
 #include "heap/visit.h"
 #include "os/os.h"
@@ -138,6 +139,8 @@ bool unit_is_unowned(const struct slice* s) { return (load_acquire(&s->remote) &
 bool unit_is_doubted(const struct slice* s) { return (load_acquire(&s->remote) & REMOTE_DOUBTED) != 0; }
 bool unit_is_mine(const struct slice* s) { return owner_heap(load_relaxed(&s->owner)) == heap_self(); }
 bool unit_is_orphan(const struct slice* s) { return (s->flags & SLICE_ORPHAN) != 0; }
+size_t unit_drained_bytes_max(void) { return DRAINED_BYTES; }
+bool unit_is_drained(const struct slice* s) { return (s->flags & SLICE_DRAINED) != 0; }
 bool unit_is_large(const struct slice* s) { return s->kind == SLICE_LARGE; }
 struct os_lock* unit_heaps_lock(void) { return &heaps_lock; }
 struct os_lock* unit_heap_lock(void) { return &heap_self()->lock; }

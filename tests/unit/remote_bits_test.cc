@@ -301,7 +301,9 @@ TEST(RemoteBits, AFullSlabThatIsExchangedTakesNone) {
         unit_attach();
         Worker other;
         const size_t each = size_classes[class_of(size)].capacity;
-        const size_t enough = class_enough(&size_classes[class_of(size)]) + 2;
+        const size_t some =
+            class_enough(&size_classes[class_of(size)]); // fewer would have it pass the slab on
+        const size_t enough = some + 2;
         std::vector<void*> all = many(slabs * each, size);
         // Full ones are nobody's: from now on most are the thread's, with a block to give.
         for (size_t i = 0; i + 2 < slabs; i++) unit_free(std::exchange(all[i * each + each / 2], nullptr));
@@ -310,9 +312,9 @@ TEST(RemoteBits, AFullSlabThatIsExchangedTakesNone) {
             struct slice* s = unit_active(class_of(size));
             if (unit_slice(all[i * each]) == s) continue;
             std::vector<size_t> own;
-            for (size_t k = 0; k < all.size() && own.size() < 2; k++)
+            for (size_t k = 0; k < all.size() && own.size() < some; k++)
                 if (all[k] != nullptr && unit_slice(all[k]) == s) own.push_back(k);
-            if (own.size() < 2) continue;
+            if (own.size() < some) continue;
             other.does([&] {
                 for (size_t k : own) unit_free(all[k]);
             });

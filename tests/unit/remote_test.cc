@@ -239,15 +239,23 @@ void nobody_needs(bool attached) {
     EXPECT_GE(unit_check_slabs(), 0);
     frees(k.capacity - enough - 1);
     EXPECT_EQ(unit_remote_count(s), k.capacity - 1);
-    frees(1); // and the last one ends it
-    EXPECT_NE(s->kind, SLICE_SLAB);
+    frees(1); // the last one: it waits as it is
+    EXPECT_EQ(unit_remote_count(s), k.capacity);
+    EXPECT_TRUE(unit_is_drained(s));
     EXPECT_TRUE(unit_is_unowned(t));
     frees(enough);
     EXPECT_TRUE(unit_is_orphan(t));
-    std::vector<void*> more = many(k.capacity - 1 + enough, 256);
+    EXPECT_FALSE(unit_is_drained(t));
+    std::vector<void*> more = many(k.capacity - 1 + k.capacity, 256); // the first one that came goes first
     unsigned inside = 0;
-    for (void* p : more) inside += unit_slice(p) == t;
-    EXPECT_EQ(inside, enough);
+    for (void* p : more) inside += unit_slice(p) == s;
+    EXPECT_EQ(inside, k.capacity);
+    EXPECT_FALSE(unit_is_drained(s));
+    EXPECT_TRUE(unit_is_orphan(t));
+    for (void* p : many(enough, 256)) {
+        EXPECT_EQ(unit_slice(p), t);
+        more.push_back(p);
+    }
     EXPECT_EQ(census().remote_frees, freed);
     frees(k.capacity - enough);
     other.end();

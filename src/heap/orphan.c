@@ -1,0 +1,200 @@
+/* orphan.c: see orphan.h.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include "heap/orphan.h"
+
+#include "core/options.h"
+#include "heap/exposure.h"
+#include "heap/remote_bits.h"
+#include "heap/slab.h"
+#include "os/os.h"
+#include "page/huge.h"
+#include "page/release.h"
+#include "page/span.h"
+
+WEIR_WIDE(orphans) WEIR_VAR struct orphans orphans[SLAB_CLASSES];
+static bool orphans_torn;      /* since a fork; Sync: heaps_lock */
+static uint64_t drained_bytes; /* of slabs with SLICE_DRAINED; Sync: heaps_lock, read relaxed */
+
+static size_t slab_bytes(const struct slice* s) { return (size_t)s->span_slices << SLICE_SHIFT; }
+
+WEIR_FN void orphans_interrupted(void) { orphans_torn = true; }
+
+/* In the child of a fork that interrupted the holder of the lock: it holds it still. If that call goes on,
+ * it finds all as it left it; whoever comes before it, in the handler, does without the lists. */
+static void orphans_lock(void) {
+    os_lock_take(&heaps_lock);
+    if (weir_likely(!orphans_torn)) return;
+    orphans_torn = false;
+    if (heaps_lock.nest != 0) orphans_forget();
+}
+
+/* Under the lock: the slab is the last one of its class. */
+static void orphan_list(struct slice* s) {
+    struct orphans* o = &orphans[s->size_class];
+    s->flags |= SLICE_ORPHAN;
+    s->next = NULL;
+    s->prev = o->last;
+    if (o->last != NULL)
+        o->last->next = s;
+    else
+        store_relaxed(&o->first, s);
+    o->last = s;
+}
+
+/* Under the lock, of a listed one. */
+static void orphan_leaves(struct slice* s) {
+    struct orphans* o = &orphans[s->size_class];
+    if (s->next != NULL)
+        s->next->prev = s->prev;
+    else
+        o->last = s->prev;
+    if (s->prev != NULL)
+        s->prev->next = s->next;
+    else
+        store_relaxed(&o->first, s->next);
+    if ((s->flags & SLICE_DRAINED) != 0) store_relaxed(&drained_bytes, drained_bytes - slab_bytes(s));
+    s->flags &= (uint8_t)~(SLICE_ORPHAN | SLICE_DRAINED);
+}
+
+WEIR_FN struct slice* orphan_take_first(struct heap* h, unsigned c) {
+    orphans_lock();
+    struct slice* s = orphans[c].first;
+    /* One that somebody has claimed by freeing into it leaves the list by its claimant's hand. */
+    while (s != NULL && !slab_claim(s)) s = s->next;
+    if (s != NULL) {
+        orphan_leaves(s);
+        early_end(s);
+        store_relaxed(&s->owner, h->owner_word);
+        exposure_gain(h, s);
+    }
+    os_lock_give(&heaps_lock);
+    return s;
+}
+
+WEIR_FN void orphan_unlist(struct slice* s) {
+    if ((s->flags & SLICE_ORPHAN) == 0) return;
+    orphans_lock();
+    orphan_leaves(s);
+    os_lock_give(&heaps_lock);
+}
+
+WEIR_FN void orphan_put(struct slice* s) {
+    orphan_unlist(s);
+    remote_bits_end(s);
+    for (;;) {
+        slab_collect(s, "free");
+        if (slab_used(s) == 0) {
+            early_end(s);
+            slab_release(s);
+            return;
+        }
+        slab_sort(s, "free"); /* what it has free is to be seen by the release pass */
+        slab_count(s, slab_used(s), slab_used(s), s->built);
+        orphans_lock();
+        orphan_list(s);
+        bool gone = slab_disown(s, 1);
+        if (!gone) orphan_leaves(s);
+        os_lock_give(&heaps_lock);
+        if (gone) return;
+    }
+}
+
+/* Under the lock, of a listed slab that nobody owns and all of whose blocks are back: whether it stays as it
+ * is. Whoever has claimed it meanwhile takes it off the list before anything else. */
+static bool drained_stays(struct slice* s) {
+    if ((s->flags & SLICE_DRAINED) != 0) return true;
+    if (drained_bytes + slab_bytes(s) > DRAINED_BYTES) return false;
+    s->flags |= SLICE_DRAINED;
+    store_relaxed(&drained_bytes, drained_bytes + slab_bytes(s));
+    return true;
+}
+
+/* Where others come by, what waits stays as it is until one does. */
+WEIR_FN void orphan_give(struct slice* s) {
+    if (load_relaxed(&release_state) == RELEASE_ALONE) {
+        orphan_put(s);
+        return;
+    }
+    orphans_lock();
+    if ((s->flags & SLICE_ORPHAN) == 0) orphan_list(s);
+    bool goes = slab_leave(s) && !drained_stays(s);
+    os_lock_give(&heaps_lock);
+    if (goes && slab_claim(s)) orphan_put(s);
+}
+
+WEIR_FN void orphan_visit(struct slice* s, const struct slice_pages* r, uint64_t* looked) {
+    uint64_t word = load_relaxed(&s->remote); /* relaxed: slab_claim decides */
+    uint32_t waiting = remote_count(word);
+    if ((word & REMOTE_UNOWNED) == 0 || waiting == 0 || waiting < slab_frees_to_hole(r)) return;
+    if (!slab_claim(s)) return;
+    *looked += slab_built_bytes(s);
+    orphan_put(s);
+}
+
+/* One without a block in use, claimed and off the list; NULL: there is none. */
+static struct slice* drained_take(void) {
+    struct slice* s = NULL;
+    orphans_lock();
+    for (unsigned c = 0; c < SLAB_CLASSES && s == NULL; c++) {
+        s = orphans[c].first;
+        while (s != NULL && ((s->flags & SLICE_DRAINED) == 0 || !slab_claim(s))) s = s->next;
+    }
+    if (s != NULL) orphan_leaves(s);
+    os_lock_give(&heaps_lock);
+    return s;
+}
+
+WEIR_FN void orphans_drop(void) {
+    if (load_relaxed(&drained_bytes) == 0) return;
+    for (struct slice* s; (s = drained_take()) != NULL;) orphan_put(s);
+}
+
+static void orphan_forget(struct slice* s, struct slice_pages* pages, void* context) {
+    (void)pages;
+    (void)context;
+    if (load_relaxed(&s->kind) == SLICE_SLAB) s->flags &= (uint8_t)~(SLICE_ORPHAN | SLICE_DRAINED);
+}
+
+WEIR_FN void orphans_forget(void) {
+    for (unsigned c = 0; c < SLAB_CLASSES; c++) orphans[c] = (struct orphans){NULL, NULL};
+    drained_bytes = 0;
+    span_visit_records(orphan_forget, NULL);
+}
+
+/* Bytes of the slabs with SLICE_EARLY, and how many there may be: EARLY_UNKNOWN until somebody asks. Sync:
+ * relaxed atomics: a bound, which threads at once may pass by a slab each. */
+enum { EARLY_UNKNOWN = 0, EARLY_NONE = 1 };
+static uint64_t early_bytes, early_most;
+
+/* None where addresses are scarce, or all that slabs have is resident. */
+static uint64_t early_bound(void) {
+    enum { early_part = 8 };
+    const uint64_t least = 64u << 20;
+    uint64_t most = load_relaxed(&early_most);
+    if (most != EARLY_UNKNOWN) return most;
+    most = load_relaxed(&span_totals.live) / early_part;
+    if (most < least) most = least;
+    if (core_options.hugepages == HUGE_ALWAYS || region_commit_strict || os_memory_is_limited())
+        most = EARLY_NONE;
+    store_relaxed(&early_most, most);
+    return most;
+}
+
+WEIR_FN bool early_may(const struct slice* s) {
+    return s->region == 0 && load_relaxed(&early_bytes) + slab_bytes(s) <= early_bound();
+}
+
+WEIR_FN void early_begin(struct slice* s) {
+    s->flags |= SLICE_EARLY;
+    add_relaxed(&early_bytes, (uint64_t)slab_bytes(s));
+}
+
+WEIR_FN void early_end(struct slice* s) {
+    if ((s->flags & SLICE_EARLY) == 0) return;
+    s->flags &= (uint8_t)~SLICE_EARLY;
+    sub_relaxed(&early_bytes, (uint64_t)slab_bytes(s));
+}
+
+WEIR_FN void early_forget(void) { store_relaxed(&early_most, (uint64_t)EARLY_UNKNOWN); }
