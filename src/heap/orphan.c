@@ -101,14 +101,14 @@ WEIR_FN void orphan_put(struct slice* s) {
     }
 }
 
-/* Under the lock, of a listed slab that nobody owns and all of whose blocks are back: whether it stays as it
- * is. Whoever has claimed it meanwhile takes it off the list before anything else. */
-static bool drained_stays(struct slice* s) {
-    if ((s->flags & SLICE_DRAINED) != 0) return true;
-    if (drained_bytes + slab_bytes(s) > DRAINED_BYTES) return false;
+/* Under the lock, of a listed slab that the caller owns: if all of its blocks are back, it stays as it is, as
+ * far as there may be such ones. */
+static void drained_mark(struct slice* s) {
+    /* Acquire: where all are back, the number is the last one's. */
+    if (remote_count(load_acquire(&s->remote)) != slab_used(s) || (s->flags & SLICE_DRAINED) != 0) return;
+    if (drained_bytes + slab_bytes(s) > DRAINED_BYTES) return;
     s->flags |= SLICE_DRAINED;
     store_relaxed(&drained_bytes, drained_bytes + slab_bytes(s));
-    return true;
 }
 
 /* Where others come by, what waits stays as it is until one does. */
@@ -119,7 +119,9 @@ WEIR_FN void orphan_give(struct slice* s) {
     }
     orphans_lock();
     if ((s->flags & SLICE_ORPHAN) == 0) orphan_list(s);
-    bool goes = slab_leave(s) && !drained_stays(s);
+    drained_mark(s);
+    bool stays = (s->flags & SLICE_DRAINED) != 0;
+    bool goes = slab_leave(s) && !stays; /* after which it may be another's */
     os_lock_give(&heaps_lock);
     if (goes && slab_claim(s)) orphan_put(s);
 }

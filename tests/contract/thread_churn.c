@@ -10,7 +10,7 @@
 #include "contract.h"
 #include <pthread.h>
 
-enum { BATCH = 8, THREADS = 10000, KEPT = 40 };
+enum { BATCH = 8, THREADS = 10000, KEPT = 40, PASSED = 2000 };
 
 static void* left[BATCH][KEPT];
 
@@ -43,6 +43,23 @@ static void run(int threads) {
     }
 }
 
+/* What weir keeps beside slabs for blocks that others free is reserved when the first such slab is met, which
+ * with the threads above may be at any time: some gigabytes of addresses, once. */
+static void* free_all(void* blocks) {
+    void** all = blocks;
+    for (int i = 0; i < PASSED; i++) free(all[i]);
+    return NULL;
+}
+static void pass_on(void) {
+    static void* all[PASSED];
+    for (int round = 0; round < 4; round++) {
+        pthread_t other;
+        for (int i = 0; i < PASSED; i++) all[i] = malloc(100);
+        if (pthread_create(&other, NULL, free_all, all) != 0) EXPECT(!"a thread starts");
+        pthread_join(other, NULL);
+    }
+}
+
 static int mappings(void) {
     int count = 0;
     char text[4096];
@@ -55,6 +72,7 @@ static int mappings(void) {
 
 int main(void) {
     contract_begin();
+    pass_on();
     run(1000);
     long resident = contract_status_kib("VmRSS:");
     long virtual = contract_status_kib("VmSize:");
