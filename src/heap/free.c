@@ -318,15 +318,16 @@ static WEIR_NOINLINE void slab_free_ungiven(block_t* p, struct slice* s, uint64_
     }
 }
 
-/* A block of a slab in the primary region, which is not the caller's and where none is noted: to its owner,
- * or to wait in the slab, at once and alone, or the slow way. */
-static WEIR_NOINLINE void slab_free_alone(block_t* p, struct slice* s, const char* call, struct heap* h) {
+/* A block of a slab in the primary region, at `offset` from its start, which is not the caller's and where
+ * none is noted: to its owner, or to wait in the slab, at once and alone, or the slow way. Without tags. */
+static WEIR_NOINLINE void slab_free_alone(block_t* p, struct slice* s, size_t offset, const char* call,
+                                          struct heap* h) {
     const bool left = (load_relaxed(&s->remote) & REMOTE_UNOWNED) != 0;
     if (full_is_on() || !slab_takes_lone(h, s, left)) {
         slab_free_slow(p, s, call);
         return;
     }
-    uint64_t word_of_p = remote_first_word(s, p) | remote_mark(p);
+    uint64_t word_of_p = (offset / GRANULE + 1) | remote_mark(p); /* remote_first_word */
     uint32_t told;
     bool given = left ? slab_give_left(s, p, word_of_p, &told) : slab_give_owned(s, p, word_of_p, &told);
     if (weir_unlikely(!given))
@@ -347,7 +348,7 @@ static WEIR_NOINLINE void span_free_near(void* p, struct slice* s, const char* c
     uint32_t block;
     if (kind == SLICE_SLAB && weir_likely(!tag_is_on()) && class_finds_block(slab_class(s), offset, &block)) {
         if (slab_free_noted(h, s, p, block, call)) return;
-        slab_free_alone(p, s, call, h);
+        slab_free_alone(p, s, offset, call, h);
         return;
     }
     free_unkept(p, call);

@@ -22,7 +22,7 @@
 #include "heap/heap.h"
 
 /* So much may wait in slabs without a block in use. */
-enum { DRAINED_BYTES = 524288 };
+enum { DRAINED_BYTES = 1 << 20 };
 
 /* By class. Sync: heaps_lock; `first` is also read relaxed, to skip the lock: a missed orphan is found next
  * time. */
