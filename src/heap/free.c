@@ -70,9 +70,15 @@ static WEIR_NOINLINE void slab_gave(struct slice* s, uint32_t all) {
 
 /* The same of a slab that nobody owns. */
 static WEIR_NOINLINE void slab_left_gave(struct slice* s, uint32_t all) {
+    struct heap* h = heap_self();
     size_t bytes = slab_class(s)->bytes;
-    if (all % GIVEN_STEP == 0) visit_owed(&heap_empty, GIVEN_STEP * bytes);
-    if (slab_left_given(s, all)) orphan_give(s);
+    if (h != &heap_empty) heap_enter(h);
+    bool drained = slab_left_given(s, all);
+    uint32_t untold = all % GIVEN_STEP;
+    if (untold == 0) untold = GIVEN_STEP;
+    if (drained || untold == GIVEN_STEP) visit_owed(h, untold * bytes);
+    if (drained) orphan_give(s);
+    if (h != &heap_empty) heap_leave(h);
     release_poke();
 }
 
@@ -171,7 +177,9 @@ static void slab_free_from(struct heap* h, struct slice* s, block_t* p, bool ful
         /* Relaxed: only chooses between the ways, all of which are right. */
         size_t bytes = slab_class(s)->bytes;
         uint64_t doubt = full ? 0 : remote_mark(p);
-        if (!heap_uses(h, s))
+        if (slab_has_none_out(s))
+            core_report("double-free", REPORT_FREED, p, call);
+        else if (!heap_uses(h, s))
             slab_free_lone(s, p, remote_first_word(s, p) | doubt);
         else if (slab_push_remote(s, p, p, 1, doubt))
             heap_adopt(h, s);
@@ -322,9 +330,13 @@ static WEIR_NOINLINE void slab_free_ungiven(block_t* p, struct slice* s, uint64_
  * none is noted: to its owner, or to wait in the slab, at once and alone, or the slow way. Without tags. */
 static WEIR_NOINLINE void slab_free_alone(block_t* p, struct slice* s, size_t offset, const char* call,
                                           struct heap* h) {
-    const bool left = (load_relaxed(&s->remote) & REMOTE_UNOWNED) != 0;
+    const bool left = (load_acquire(&s->remote) & REMOTE_UNOWNED) != 0; /* acquire: the counts */
     if (full_is_on() || !slab_takes_lone(h, s, left)) {
         slab_free_slow(p, s, call);
+        return;
+    }
+    if (left && weir_unlikely(slab_has_none_out(s))) {
+        core_report("double-free", REPORT_FREED, p, call);
         return;
     }
     uint64_t word_of_p = (offset / GRANULE + 1) | remote_mark(p); /* remote_first_word */

@@ -129,6 +129,7 @@ struct heap {
     uint32_t tells_unchecked;    /* and such lists since the last one */
     uint32_t busy;               /* calls under way that change more than a fast path does; see heap_enter */
     bool set_aside;              /* by a fork in the middle of one: see heap_fork_child */
+    uint8_t slabs_new;           /* that it took as it had no other, round and round: see slab_another */
     uint64_t opened[KEPT_WORDS]; /* bit c: had a slab of class c, under whatever thread */
     uint64_t passed[KEPT_WORDS]; /* bit c: others free what the thread takes of class c; */
     uint64_t left[KEPT_WORDS];   /* its active slab has what was too much for the bin; see class_learn */

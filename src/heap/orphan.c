@@ -101,14 +101,33 @@ WEIR_FN void orphan_put(struct slice* s) {
     }
 }
 
-/* Under the lock, of a listed slab that the caller owns: if all of its blocks are back, it stays as it is, as
- * far as there may be such ones. */
-static void drained_mark(struct slice* s) {
-    /* Acquire: where all are back, the number is the last one's. */
-    if (remote_count(load_acquire(&s->remote)) != slab_used(s) || (s->flags & SLICE_DRAINED) != 0) return;
-    if (drained_bytes + slab_bytes(s) > DRAINED_BYTES) return;
-    s->flags |= SLICE_DRAINED;
-    store_relaxed(&drained_bytes, drained_bytes + slab_bytes(s));
+/* How much may wait in slabs without a block in use: no more than may be free and resident at all. */
+static uint64_t drained_bytes_max(void) {
+    uint64_t most = release_dirty_max();
+    return most < DRAINED_BYTES ? most : DRAINED_BYTES;
+}
+
+/* All blocks of the caller's slab are back, on its remote list. They become the slab's own list, which is
+ * checked when its turn has come, by who takes it; and the slab waits as it is, or goes. False: reported, and
+ * some count as in use. */
+static bool drained_put(struct slice* s) {
+    if (s->free == NULL)
+        slab_collect_bare(s, "free");
+    else
+        slab_collect(s, "free");
+    if (slab_used(s) != 0) return false;
+    orphans_lock();
+    bool stays = drained_bytes + slab_bytes(s) <= drained_bytes_max();
+    if (stays) {
+        if ((s->flags & SLICE_ORPHAN) == 0) orphan_list(s);
+        s->flags |= SLICE_DRAINED;
+        store_relaxed(&drained_bytes, drained_bytes + slab_bytes(s));
+        stays = slab_disown(s, 1);
+        if (!stays) orphan_leaves(s); /* a block came that was back already */
+    }
+    os_lock_give(&heaps_lock);
+    if (!stays) orphan_put(s);
+    return true;
 }
 
 /* Where others come by, what waits stays as it is until one does. */
@@ -117,31 +136,38 @@ WEIR_FN void orphan_give(struct slice* s) {
         orphan_put(s);
         return;
     }
-    orphans_lock();
-    if ((s->flags & SLICE_ORPHAN) == 0) orphan_list(s);
-    drained_mark(s);
-    bool stays = (s->flags & SLICE_DRAINED) != 0;
-    bool goes = slab_leave(s) && !stays; /* after which it may be another's */
-    os_lock_give(&heaps_lock);
-    if (goes && slab_claim(s)) orphan_put(s);
+    do {
+        /* Acquire: where all are back, the number is the last one's. */
+        bool drained = remote_count(load_acquire(&s->remote)) == slab_used(s);
+        if (drained && drained_put(s)) return;
+        orphans_lock();
+        if ((s->flags & SLICE_ORPHAN) == 0) orphan_list(s);
+        drained = slab_leave(s);
+        os_lock_give(&heaps_lock);
+        if (!drained) return;
+    } while (slab_claim(s));
 }
 
 WEIR_FN void orphan_visit(struct slice* s, const struct slice_pages* r, uint64_t* looked) {
-    uint64_t word = load_relaxed(&s->remote); /* relaxed: slab_claim decides */
+    uint64_t word = load_acquire(&s->remote); /* acquire: the counts of that time; slab_claim decides */
+    if ((word & REMOTE_UNOWNED) == 0) return;
     uint32_t waiting = remote_count(word);
-    if ((word & REMOTE_UNOWNED) == 0 || waiting == 0 || waiting < slab_frees_to_hole(r)) return;
+    bool drained = counts_used(load_relaxed(&s->counts)) == 0;
+    if (!drained && (waiting == 0 || waiting < slab_frees_to_hole(r))) return;
     if (!slab_claim(s)) return;
     *looked += slab_built_bytes(s);
     orphan_put(s);
 }
 
-/* One without a block in use, claimed and off the list; NULL: there is none. */
-static struct slice* drained_take(void) {
+/* One without a block in use, of class *c or a later one, which *c is then: claimed, and off the list. NULL:
+ * there is none. */
+static struct slice* drained_take(unsigned* c) {
     struct slice* s = NULL;
     orphans_lock();
-    for (unsigned c = 0; c < SLAB_CLASSES && s == NULL; c++) {
-        s = orphans[c].first;
+    for (; *c < SLAB_CLASSES; ++*c) {
+        s = orphans[*c].first;
         while (s != NULL && ((s->flags & SLICE_DRAINED) == 0 || !slab_claim(s))) s = s->next;
+        if (s != NULL) break;
     }
     if (s != NULL) orphan_leaves(s);
     os_lock_give(&heaps_lock);
@@ -149,8 +175,9 @@ static struct slice* drained_take(void) {
 }
 
 WEIR_FN void orphans_drop(void) {
+    unsigned c = 0;
     if (load_relaxed(&drained_bytes) == 0) return;
-    for (struct slice* s; (s = drained_take()) != NULL;) orphan_put(s);
+    for (struct slice* s; (s = drained_take(&c)) != NULL;) orphan_put(s);
 }
 
 static void orphan_forget(struct slice* s, struct slice_pages* pages, void* context) {

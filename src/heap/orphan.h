@@ -48,7 +48,8 @@ WEIR_FN void orphan_unlist(struct slice* s);
 /* Anybody: if slab s, whose pages' record is r, is nobody's, make holes of its free pages. The bytes of
  * blocks that this took a look at are added to *looked. */
 WEIR_FN void orphan_visit(struct slice* s, const struct slice_pages* r, uint64_t* looked);
-/* Give back the memory of those without a block in use. */
+/* Give back the memory of those without a block in use. As part of a call that changes the caller's heap, if
+ * it has one (heap_enter), as all that claims slabs. */
 WEIR_FN void orphans_drop(void);
 /* In the child of a fork that could not wait for the lists: orphans stay unowned, and on no list. */
 WEIR_FN void orphans_forget(void);

@@ -1,8 +1,8 @@
 /* refill.c: see refill.h.
  *
- * Order of preference: what the active slab has, the fullest of the available slabs, a slab of an ended
- * thread, a new one; one that is scarce when there is no memory. The fullest first, so that sparse slabs
- * drain and can be released.
+ * Order of preference: what the active slab has, unless others are just freeing it; the fullest of the
+ * available slabs, an orphan, a new one; one that is scarce when there is no memory. The fullest first, so
+ * that sparse slabs drain and can be released.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -419,14 +419,22 @@ static struct slice* slab_new(struct heap* h, unsigned c) {
     return s;
 }
 
-/* `first`: the thread has had none to allocate from. */
-static struct slice* slab_next(struct heap* h, unsigned c, bool first) {
+/* Another slab for the thread, one that it has, an orphan, or a new one; NULL: no memory. `first`: the thread
+ * has had none to allocate from. */
+static struct slice* slab_another(struct heap* h, unsigned c, bool first) {
     struct slice* s = available_take(h, c, false);
     if (s == NULL && first) s = available_take_scarce(h, c);
-    if (s == NULL) s = orphan_take(h, c);
-    if (s != NULL) return s;
-    if ((h->slow_calls & 63) == 0) available_sweep(h, false, "malloc");
-    s = slab_new(h, c);
+    if (s == NULL && (s = orphan_take(h, c)) != NULL)
+        h->left[c / 64] |= 1ull << c % 64;         /* what others had of it tells nothing */
+    if (s == NULL && (++h->slabs_new & 63) == 0) { /* where no visitor comes, nobody else does this */
+        available_sweep(h, false, "malloc");
+        s = available_take(h, c, false);
+    }
+    return s != NULL ? s : slab_new(h, c);
+}
+
+static struct slice* slab_next(struct heap* h, unsigned c, bool first) {
+    struct slice* s = slab_another(h, c, first);
     if (s != NULL) return s;
     /* No memory: what this thread still holds for others and for itself may make room. */
     heap_collect();
@@ -481,10 +489,13 @@ static bool slab_is_used_up(const struct slice* s) {
 }
 
 /* Whether the active slab, of a class that others free, is used up but for a few blocks that they freed. */
-static WEIR_NOINLINE bool slab_has_few(const struct slice* s) {
-    if (full_is_on() || slab_is_direct(s) || !slab_is_used_up(s)) return false;
+static WEIR_NOINLINE bool slab_has_few(const struct heap* h, const struct slice* s) {
+    const uint64_t counts =
+        load_relaxed(&s->counts); /* relaxed: where it is listed, a visitor may change them */
+    if (full_is_on() || counts_direct(counts) || (s->flags & (SLICE_KEPT | SLICE_CLOSED)) != 0) return false;
+    if (counts_used(counts) != slab_class(s)->capacity || exposure_is_doubted(h, s)) return false;
     const uint32_t waiting = slab_waiting(s);
-    return waiting != 0 && waiting < given_enough(slab_class(s), s->counts);
+    return waiting != 0 && waiting < given_enough(slab_class(s), counts);
 }
 
 /* Others free the blocks, and are just freeing these: who took what is there would be back for the next few
@@ -492,10 +503,8 @@ static WEIR_NOINLINE bool slab_has_few(const struct slice* s) {
  * there is another one; what waits is part of what it is to have before anybody takes it. */
 static WEIR_NOINLINE struct slice* active_changes(struct heap* h, unsigned c, struct slice* s) {
     available_unlist_active(h, s);
-    if (!slab_has_few(s)) return s;
-    struct slice* other = available_take(h, c, false);
-    if (other == NULL) other = orphan_take(h, c);
-    if (other == NULL) other = slab_new(h, c);
+    if (!slab_has_few(h, s)) return s;
+    struct slice* other = slab_another(h, c, false);
     if (other == NULL) return s;
     active_drop(h, c);
     exposure_lose(h, s);
@@ -512,7 +521,7 @@ static bool refill_from(struct heap* h, unsigned c) {
     for (bool first = true;; first = false) {
         struct slice* s = h->active[c];
         if (s == NULL && (s = h->active[c] = slab_next(h, c, first)) == NULL) return false;
-        if (first && heap_is_passed(h, c) && slab_has_few(s)) s = active_changes(h, c, s);
+        if (first && heap_is_passed(h, c) && slab_has_few(h, s)) s = active_changes(h, c, s);
         if (slab_fill_bin(h, c, s) || refill_beyond(h, c, s, &busy)) return true;
     }
 }
@@ -532,7 +541,7 @@ static bool list_serves(struct heap* h, unsigned c, struct slice* s, uint32_t co
  * in, which is to be joined to it; or these are few. With the heap's lock. */
 static bool turn_collects(struct heap* h, unsigned c, struct slice* s, bool own) {
     if (!slab_has_remote(s)) return true; /* what comes in now is for the next time */
-    if (heap_is_passed(h, c) && slab_has_few(s)) return false;
+    if (heap_is_passed(h, c) && slab_has_few(h, s)) return false;
     if (s->free != NULL || tag_is_on()) return false;
     class_learn(h, c, s, own);
     h->left[c / 64] |= 1ull << c % 64; /* that was learnt, should the list not serve */

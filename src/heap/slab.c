@@ -249,16 +249,18 @@ static void records_let(struct region* r) {
 
 /* What a list that comes leaves as it is. */
 #define REMOTE_KEPT (REMOTE_DOUBTED | REMOTE_BITS)
-/* Returns the remote word as it was. An unowned slab stays so until `patience` blocks wait. */
+/* Returns the remote word as it was. `patient`: an unowned slab stays so until enough blocks wait, *enough.
+ */
 WEIR_INLINE uint64_t push_remote(struct slice* s, uint64_t first_word, block_t* first, block_t* last,
-                                 uint32_t count, uint32_t patience) {
-    uint64_t word = load_relaxed(&s->remote); /* relaxed: the compare below decides */
+                                 uint32_t count, bool patient, uint32_t* enough) {
+    uint64_t word = load_acquire(&s->remote); /* acquire, here and below: the counts are those of the word */
     uint64_t wanted;
     do {
         last->next = remote_beside(first, first_word, word);
         uint32_t all = remote_count(word) + count;
+        *enough = given_enough(slab_class(s), load_relaxed(&s->counts));
         wanted = (uint64_t)all * REMOTE_ONE | first_word;
-        wanted |= word & (patience != 0 && all != patience ? REMOTE_UNOWNED | REMOTE_KEPT : REMOTE_KEPT);
+        wanted |= word & (patient && all != *enough ? REMOTE_UNOWNED | REMOTE_KEPT : REMOTE_KEPT);
         /* Release: publishes the links to slab_collect. Acquire: if the slab was unowned, its record. */
     } while (!cas_acq_rel(&s->remote, &word, wanted));
     if ((word & (REMOTE_UNOWNED | REMOTE_FIRST)) == 0) slab_nudge(s);
@@ -268,7 +270,8 @@ WEIR_INLINE uint64_t push_remote(struct slice* s, uint64_t first_word, block_t* 
 WEIR_FN bool slab_push_remote(struct slice* s, block_t* first, block_t* last, uint32_t count,
                               uint64_t doubt) {
     struct region* r = records_hold(s);
-    uint64_t word = push_remote(s, remote_first_word(s, first) | doubt, first, last, count, 0);
+    uint32_t enough;
+    uint64_t word = push_remote(s, remote_first_word(s, first) | doubt, first, last, count, false, &enough);
     bool mine = (word & REMOTE_UNOWNED) != 0;
     if (!mine) available_steal(s);
     records_let(r);
@@ -296,10 +299,9 @@ WEIR_FN uint32_t slab_given(struct slice* s, uint32_t all) {
 }
 
 WEIR_FN bool slab_give_remote(struct slice* s, block_t* p, uint64_t word_of_p, uint32_t* waiting) {
-    /* Relaxed: of an unowned slab they stay, and of another one the number does not count. */
-    uint32_t enough = given_enough(slab_class(s), load_relaxed(&s->counts));
+    uint32_t enough;
     struct region* r = records_hold(s);
-    uint64_t word = push_remote(s, word_of_p, p, p, 1, enough);
+    uint64_t word = push_remote(s, word_of_p, p, p, 1, true, &enough);
     bool was_unowned = (word & REMOTE_UNOWNED) != 0;
     uint32_t all = remote_count(word) + 1;
     *waiting = given_untold(all, enough);

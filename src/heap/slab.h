@@ -255,20 +255,25 @@ WEIR_INLINE bool slab_give_owned(struct slice* s, block_t* p, uint64_t word_of_p
 /* The same where nobody owns the slab, and goes on not to. False: nothing was done; with this one there are
  * enough, or it is somebody's. *told: slab_left_given is to be called with that. */
 WEIR_INLINE bool slab_give_left(struct slice* s, block_t* p, uint64_t word_of_p, uint32_t* told) {
-    /* Relaxed: of an unowned slab they stay, and of another one the number does not count. */
-    const uint32_t enough = given_enough(slab_class(s), load_relaxed(&s->counts));
-    uint64_t word = load_relaxed(&s->remote); /* relaxed: the compare below decides */
+    const struct size_class* k = slab_class(s);
+    uint64_t word = load_acquire(&s->remote); /* acquire, here and below: the counts are those of the word */
+    uint64_t counts;
     uint32_t all;
     do {
         bool left = ((word | word_of_p) & (REMOTE_UNOWNED | REMOTE_DOUBTED)) == REMOTE_UNOWNED;
         all = remote_count(word) + 1;
-        if (weir_unlikely(!left || all == enough)) return false;
+        counts = load_relaxed(&s->counts);
+        if (weir_unlikely(!left || all == given_enough(k, counts))) return false;
         p->next = remote_beside(p, word_of_p, word);
         /* Release: publishes the link to slab_collect. */
     } while (!cas_acq_rel(&s->remote, &word, (word & ~REMOTE_FIRST) + REMOTE_ONE + word_of_p));
-    bool more = all % GIVEN_STEP == 0 || all == counts_used(load_acquire(&s->counts)); /* as above */
-    *told = weir_unlikely(more) ? all : 0;
+    *told = weir_unlikely(all % GIVEN_STEP == 0 || all == counts_used(counts)) ? all : 0;
     return true;
+}
+/* Whether all blocks of a slab that nobody owns are back already: what is freed now was. */
+WEIR_INLINE bool slab_has_none_out(const struct slice* s) {
+    /* While a block is in use, it counts at any time: what is read may be old, and is right. */
+    return counts_used(load_relaxed(&s->counts)) == 0;
 }
 /* Blocks wait in a slab: make its owner's next free of one of them look. */
 WEIR_FN void slab_nudge(struct slice* s);

@@ -39,7 +39,7 @@ enum slice_kind {
 enum span_state { SPAN_DIRTY = 0, SPAN_CLEAN = 1, SPAN_UNCOMMITTED = 2, SPAN_STATES = 3 };
 
 /* MOVED: a large block that came by changing page tables: in mappings of its own. ORPHAN: on the list of
- * ended threads' slabs. KEPT: the active slab of its heap, kept though none, or few, of its blocks were in
+ * slabs that nobody owns. KEPT: the active slab of its heap, kept though none, or few, of its blocks were in
  * use. CLOSED: the same, with all its pages holes. FENCED: a large block between inaccessible pages
  * (page/fence.h). EARLY: a slab that was given up before it was full. DRAINED: an ORPHAN, kept though none
  * of its blocks was in use. */

@@ -441,6 +441,38 @@ static void remote(void) {
     stepped(OP_FREE, 1149, 0);
 }
 
+enum { LEFT = 1000, LEFT_BYTES = 400 };
+static void leaver_works(void) { range_new(LEFT, LEFT + 400, LEFT_BYTES); }
+/* The blocks of the slab that slot i's lies in, which is nobody's: the last one is left, and returned. */
+static int slab_free_but_one(int i, int stepped_from, int stepped_to) {
+    const uintptr_t slab = (uintptr_t)slots[i].p >> 16;
+    int last = -1;
+    for (int freed = 0; i < LEFT + 400; i++) {
+        if (slots[i].p == NULL || (uintptr_t)slots[i].p >> 16 != slab) continue;
+        if (last >= 0) {
+            freed++;
+            if (freed >= stepped_from && freed < stepped_to)
+                stepped(OP_FREE, last, 0);
+            else
+                slot_free(last);
+        }
+        last = i;
+    }
+    return last;
+}
+/* Full slabs of another thread, which are nobody's: the blocks with which there are enough, the last one, and
+ * what becomes of a slab that is whole. */
+static void left(void) {
+    range_new(0, 10, 48);
+    other(leaver_works);
+    int last = slab_free_but_one(LEFT, 15, 22);
+    stepped(OP_FREE, last, 0);
+    stepped(OP_TRIM, 0, 0);
+    last = slab_free_but_one(last + 1, 0, 0);
+    stepped(OP_FREE, last, 0);
+    stepped(OP_MALLOC, 10, LEFT_BYTES);
+}
+
 static void freer_works(void) {
     for (int i = 0; i < 190; i++)
         if (i % 3 != 0) slot_free(i);
@@ -530,6 +562,7 @@ static const struct state {
     {"wide", WALKED ":release=off", wide},
     {"spans", WALKED ":release=off", spans},
     {"remote", WALKED ":release=off", remote},
+    {"left", WALKED ":release=off", left},
     {"nudged", WALKED ":release=off", nudged},
     {"sorted", WALKED ":thread_free_max=0", nudged},
     {"full", "checks=full:release=off", full},

@@ -4,6 +4,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "workers.h"
 #include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
 #include <utility>
 
 namespace {
@@ -34,11 +37,42 @@ TEST(Orphan, OnlySoMuchWaitsInSlabsWithoutABlockInUse) {
         other.does([&] {
             for (size_t i = 0; i + 1 < all.size(); i++) unit_free(all[i]);
         });
-        EXPECT_GT(unit_check_slabs(), 1);
+        EXPECT_GT(unit_check_slabs(), (long)most);
         other.end();
         unit_free(all.back());
         expect_nothing_left(); // and so has who is short of memory
     }));
+}
+
+// Who frees a block of such a slab once more is told at the call, and so is who freed one twice before the
+// last.
+TEST(Orphan, WhatIsFreedTwiceIsToldAtTheCall) {
+    for (bool full : {false, true})
+        for (bool attached : {false, true})
+            for (bool whole : {false, true}) {
+                Ended ended = in_child([=] {
+                    enum { size = 256 };
+                    core_options.check_first = 0;
+                    core_options.check_every = 1u << 20;
+                    if (full) setenv("WEIR_OPTIONS", "checks=full", 1);
+                    unit_attach();
+                    const uint32_t capacity = size_classes[class_of(size)].capacity;
+                    std::vector<void*> all = many(capacity + 1, size);
+                    Worker other;
+                    other.does([&] {
+                        if (attached) unit_free(unit_alloc(64));
+                        for (uint32_t i = 0; i < capacity - !whole; i++) unit_free(all[i]);
+                        // Not by what it says itself.
+                        if (whole && !full) memset(all[7], 0, 8);
+                        unit_free(all[7]);
+                    });
+                    _exit(0);
+                });
+                EXPECT_TRUE(ended.aborted()) << full << attached << whole;
+                EXPECT_NE(ended.printed.find("weir: double-free: already freed 0x"), std::string::npos)
+                    << ended.printed;
+                EXPECT_NE(ended.printed.find("in free"), std::string::npos) << ended.printed;
+            }
 }
 
 // A slab is no prize while few of its blocks are back: who gave them out goes on with another one.

@@ -240,8 +240,11 @@ void nobody_needs(bool attached) {
     frees(k.capacity - enough - 1);
     EXPECT_EQ(unit_remote_count(s), k.capacity - 1);
     frees(1); // the last one: it waits as it is
-    EXPECT_EQ(unit_remote_count(s), k.capacity);
+    EXPECT_EQ(unit_used(s), 0u);
+    EXPECT_EQ(unit_remote_count(s), 0u);
+    EXPECT_TRUE(unit_is_unowned(s));
     EXPECT_TRUE(unit_is_drained(s));
+    EXPECT_GE(unit_check_slabs(), 0);
     EXPECT_TRUE(unit_is_unowned(t));
     frees(enough);
     EXPECT_TRUE(unit_is_orphan(t));
