@@ -73,11 +73,8 @@ static WEIR_NOINLINE void slab_left_gave(struct slice* s, uint32_t all) {
     struct heap* h = heap_self();
     size_t bytes = slab_class(s)->bytes;
     if (h != &heap_empty) heap_enter(h);
-    bool drained = slab_left_given(s, all);
-    uint32_t untold = all % GIVEN_STEP;
-    if (untold == 0) untold = GIVEN_STEP;
-    if (drained || untold == GIVEN_STEP) visit_owed(h, untold * bytes);
-    if (drained) orphan_give(s);
+    if (all % GIVEN_STEP == 0) visit_owed(h, GIVEN_STEP * bytes);
+    if (slab_left_given(s, all)) orphan_give(s);
     if (h != &heap_empty) heap_leave(h);
     release_poke();
 }
@@ -177,9 +174,7 @@ static void slab_free_from(struct heap* h, struct slice* s, block_t* p, bool ful
         /* Relaxed: only chooses between the ways, all of which are right. */
         size_t bytes = slab_class(s)->bytes;
         uint64_t doubt = full ? 0 : remote_mark(p);
-        if (slab_has_none_out(s))
-            core_report("double-free", REPORT_FREED, p, call);
-        else if (!heap_uses(h, s))
+        if (!heap_uses(h, s))
             slab_free_lone(s, p, remote_first_word(s, p) | doubt);
         else if (slab_push_remote(s, p, p, 1, doubt))
             heap_adopt(h, s);
@@ -194,7 +189,8 @@ static void slab_free_from(struct heap* h, struct slice* s, block_t* p, bool ful
 static WEIR_NOINLINE void slab_free_slow(block_t* p, struct slice* s, const char* call) {
     struct heap* h = heap_self();
     bool full = full_is_on();
-    if (full && full_is_free(p)) {
+    bool left = (load_acquire(&s->remote) & REMOTE_UNOWNED) != 0; /* acquire: the counts */
+    if ((full && full_is_free(p)) || (left && slab_has_none_out(s))) {
         core_report("double-free", REPORT_FREED, p, call);
         return;
     }

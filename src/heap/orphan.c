@@ -8,14 +8,15 @@
 #include "heap/exposure.h"
 #include "heap/remote_bits.h"
 #include "heap/slab.h"
+#include "heap/visit.h"
 #include "os/os.h"
 #include "page/huge.h"
 #include "page/release.h"
 #include "page/span.h"
 
 WEIR_WIDE(orphans) WEIR_VAR struct orphans orphans[SLAB_CLASSES];
-static bool orphans_torn;      /* since a fork; Sync: heaps_lock */
-static uint64_t drained_bytes; /* of slabs with SLICE_DRAINED; Sync: heaps_lock, read relaxed */
+static bool orphans_torn;       /* since a fork; Sync: heaps_lock */
+static uint16_t drained_slices; /* of slabs with SLICE_DRAINED; Sync: heaps_lock, read relaxed */
 
 static size_t slab_bytes(const struct slice* s) { return (size_t)s->span_slices << SLICE_SHIFT; }
 
@@ -54,7 +55,8 @@ static void orphan_leaves(struct slice* s) {
         s->prev->next = s->next;
     else
         store_relaxed(&o->first, s->next);
-    if ((s->flags & SLICE_DRAINED) != 0) store_relaxed(&drained_bytes, drained_bytes - slab_bytes(s));
+    if ((s->flags & SLICE_DRAINED) != 0)
+        store_relaxed(&drained_slices, (uint16_t)(drained_slices - s->span_slices));
     s->flags &= (uint8_t)~(SLICE_ORPHAN | SLICE_DRAINED);
 }
 
@@ -101,6 +103,7 @@ WEIR_FN void orphan_put(struct slice* s) {
     }
 }
 
+static_assert(DRAINED_BYTES / SLICE_BYTES <= UINT16_MAX, "they can be counted");
 /* How much may wait in slabs without a block in use: no more than may be free and resident at all. */
 static uint64_t drained_bytes_max(void) {
     uint64_t most = release_dirty_max();
@@ -116,17 +119,21 @@ static bool drained_put(struct slice* s) {
     else
         slab_collect(s, "free");
     if (slab_used(s) != 0) return false;
+    const size_t bytes = slab_bytes(s);
     orphans_lock();
-    bool stays = drained_bytes + slab_bytes(s) <= drained_bytes_max();
+    bool stays = !release_is_helper() && (size_t)drained_slices * SLICE_BYTES + bytes <= drained_bytes_max();
     if (stays) {
         if ((s->flags & SLICE_ORPHAN) == 0) orphan_list(s);
         s->flags |= SLICE_DRAINED;
-        store_relaxed(&drained_bytes, drained_bytes + slab_bytes(s));
+        store_relaxed(&drained_slices, (uint16_t)(drained_slices + s->span_slices));
         stays = slab_disown(s, 1);
         if (!stays) orphan_leaves(s); /* a block came that was back already */
     }
     os_lock_give(&heaps_lock);
-    if (!stays) orphan_put(s);
+    if (stays)
+        visit_owed(&heap_empty, bytes); /* somebody is to come for it, as for a free span */
+    else
+        orphan_put(s);
     return true;
 }
 
@@ -176,7 +183,7 @@ static struct slice* drained_take(unsigned* c) {
 
 WEIR_FN void orphans_drop(void) {
     unsigned c = 0;
-    if (load_relaxed(&drained_bytes) == 0) return;
+    if (load_relaxed(&drained_slices) == 0) return;
     for (struct slice* s; (s = drained_take(&c)) != NULL;) orphan_put(s);
 }
 
@@ -188,7 +195,7 @@ static void orphan_forget(struct slice* s, struct slice_pages* pages, void* cont
 
 WEIR_FN void orphans_forget(void) {
     for (unsigned c = 0; c < SLAB_CLASSES; c++) orphans[c] = (struct orphans){NULL, NULL};
-    drained_bytes = 0;
+    drained_slices = 0;
     span_visit_records(orphan_forget, NULL);
 }
 

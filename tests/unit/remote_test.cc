@@ -213,6 +213,7 @@ TEST(Remote, FullSlabsAreTakenOverByTheirFirstFreer) {
 
 // `frees` are by a thread that never took a block of the class; `attached`: but of others.
 void nobody_needs(bool attached) {
+    windows_are_endless(":release_floor=1g"); // no visitor comes by itself
     unit_attach();
     const struct size_class& k = size_classes[class_of(256)];
     const unsigned enough = class_enough(&k);
