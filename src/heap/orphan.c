@@ -87,7 +87,8 @@ WEIR_FN void orphan_put(struct slice* s) {
     remote_bits_end(s);
     for (;;) {
         slab_collect(s, "free");
-        if (slab_used(s) == 0) {
+        /* What is on its own list was not followed before: where a block is on it twice, one is in use. */
+        if (slab_used(s) == 0 && (s->free == NULL || slab_check_list(s, "free"))) {
             early_end(s);
             slab_release(s);
             return;
@@ -111,8 +112,8 @@ static uint64_t drained_bytes_max(void) {
 }
 
 /* All blocks of the caller's slab are back, on its remote list. They become the slab's own list, which is
- * checked when its turn has come, by who takes it; and the slab waits as it is, or goes. False: reported, and
- * some count as in use. */
+ * checked when its turn has come, by who takes it; and the slab waits as it is, or goes, its list checked.
+ * False: reported, and some count as in use. */
 static bool drained_put(struct slice* s) {
     if (s->free == NULL)
         slab_collect_bare(s, "free");
@@ -121,11 +122,14 @@ static bool drained_put(struct slice* s) {
     if (slab_used(s) != 0) return false;
     const size_t bytes = slab_bytes(s);
     orphans_lock();
-    bool stays = !release_is_helper() && (size_t)drained_slices * SLICE_BYTES + bytes <= drained_bytes_max();
+    /* Who was late with a claim may have one that waits already. */
+    const bool counts = (s->flags & SLICE_DRAINED) != 0;
+    bool stays = !release_is_helper() &&
+                 (counts || (size_t)drained_slices * SLICE_BYTES + bytes <= drained_bytes_max());
     if (stays) {
         if ((s->flags & SLICE_ORPHAN) == 0) orphan_list(s);
         s->flags |= SLICE_DRAINED;
-        store_relaxed(&drained_slices, (uint16_t)(drained_slices + s->span_slices));
+        if (!counts) store_relaxed(&drained_slices, (uint16_t)(drained_slices + s->span_slices));
         stays = slab_disown(s, 1);
         if (!stays) orphan_leaves(s); /* a block came that was back already */
     }

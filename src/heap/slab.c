@@ -253,12 +253,13 @@ static void records_let(struct region* r) {
  */
 WEIR_INLINE uint64_t push_remote(struct slice* s, uint64_t first_word, block_t* first, block_t* last,
                                  uint32_t count, bool patient, uint32_t* enough) {
-    uint64_t word = load_acquire(&s->remote); /* acquire, here and below: the counts are those of the word */
+    uint64_t word =
+        load_acquire(&s->remote); /* acquire, here and below: the counts are the word's, or later */
     uint64_t wanted;
     do {
         last->next = remote_beside(first, first_word, word);
         uint32_t all = remote_count(word) + count;
-        *enough = given_enough(slab_class(s), load_relaxed(&s->counts));
+        *enough = patient ? given_enough(slab_class(s), load_relaxed(&s->counts)) : 0;
         wanted = (uint64_t)all * REMOTE_ONE | first_word;
         wanted |= word & (patient && all != *enough ? REMOTE_UNOWNED | REMOTE_KEPT : REMOTE_KEPT);
         /* Release: publishes the links to slab_collect. Acquire: if the slab was unowned, its record. */

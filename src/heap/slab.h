@@ -256,7 +256,8 @@ WEIR_INLINE bool slab_give_owned(struct slice* s, block_t* p, uint64_t word_of_p
  * enough, or it is somebody's. *told: slab_left_given is to be called with that. */
 WEIR_INLINE bool slab_give_left(struct slice* s, block_t* p, uint64_t word_of_p, uint32_t* told) {
     const struct size_class* k = slab_class(s);
-    uint64_t word = load_acquire(&s->remote); /* acquire, here and below: the counts are those of the word */
+    uint64_t word =
+        load_acquire(&s->remote); /* acquire, here and below: the counts are the word's, or later */
     uint64_t counts;
     uint32_t all;
     do {

@@ -77,6 +77,35 @@ TEST(Orphan, WhatIsFreedTwiceIsToldAtTheCall) {
             }
 }
 
+// Where one is freed twice while another one is in use, a slab counts as whole that is not: who would give
+// its memory back follows its list first.
+TEST(Orphan, ASlabGoesWithItsListChecked) {
+    if (tag_is_on()) return; // who writes to a block that was freed is told of that
+    for (bool by_visitor : {false, true}) {
+        Ended ended = in_child([=] {
+            enum { size = 256, in_use = 5, twice = 7 };
+            windows_are_endless(":release_floor=1g:check_first=0:check_every=1000000");
+            unit_attach();
+            const size_t capacity = size_classes[class_of(size)].capacity;
+            const size_t waiting = by_visitor ? 0 : unit_drained_bytes_max() / SLICE_BYTES * capacity;
+            std::vector<void*> all = many(waiting + capacity + 1, size);
+            Worker other;
+            other.does([&] {
+                for (size_t i = 0; i < waiting; i++) unit_free(all[i]);
+                for (size_t i = 0; i < capacity; i++)
+                    if (i != in_use) unit_free(all[waiting + i]);
+                memset(all[waiting + twice], 0, 8); // what would have told it at the call
+                unit_free(all[waiting + twice]);
+                if (by_visitor) unit_visit(true);
+            });
+            _exit(0);
+        });
+        EXPECT_TRUE(ended.aborted()) << by_visitor;
+        EXPECT_NE(ended.printed.find("weir: double-free: already freed 0x"), std::string::npos)
+            << ended.printed;
+    }
+}
+
 // A slab is no prize while few of its blocks are back: who gave them out goes on with another one.
 TEST(Orphan, TheActiveSlabOfWhichFewAreBackIsPassedOn) {
     EXPECT_FINE(in_child([] {
