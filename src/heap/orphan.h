@@ -40,8 +40,8 @@ WEIR_INLINE struct slice* orphan_take(struct heap* h, unsigned c) {
 /* Give a slab to whoever wants it: of a thread that ends, or claimed by one that has no heap. The caller
  * owns it; it is on no heap's list. */
 WEIR_FN void orphan_put(struct slice* s);
-/* The same of one that was just claimed, with a few blocks that came back, which stay where they wait; or all,
- * which become its own list. */
+/* The same of one that was just claimed, with a few blocks that came back, which stay where they wait; or
+ * all, which become its own list. */
 WEIR_FN void orphan_give(struct slice* s);
 /* The slab was claimed: it leaves the list if it is on it. */
 WEIR_FN void orphan_unlist(struct slice* s);
