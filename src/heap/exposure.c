@@ -145,9 +145,10 @@ static bool list_is_strewn(const struct slice* s) {
 }
 
 WEIR_FN bool exposure_packs_sparse(const struct heap* h, const struct slice* s) {
-    enum { pages_few = 3 };              /* of which half are to give a whole one */
-    if (slab_used(s) == 0) return false; /* no page is fuller than another one */
-    return slab_built_bytes(s) > (size_t)pages_few << page_shift && is_shared(h, s) && list_is_strewn(s);
+    enum { pages_few = 3 }; /* of which half are to give a whole one */
+    const bool many = slab_built_bytes(s) > (size_t)pages_few << page_shift;
+    /* Where no block is in use no page is fuller than another one. */
+    return many && slab_used(s) != 0 && is_shared(h, s) && list_is_strewn(s);
 }
 
 /* How many frees are left of those that may go unlooked at; 0: none. */

@@ -327,12 +327,8 @@ static WEIR_NOINLINE void slab_free_ungiven(block_t* p, struct slice* s, uint64_
 static WEIR_NOINLINE void slab_free_alone(block_t* p, struct slice* s, size_t offset, const char* call,
                                           struct heap* h) {
     const bool left = (load_acquire(&s->remote) & REMOTE_UNOWNED) != 0; /* acquire: the counts */
-    if (full_is_on() || !slab_takes_lone(h, s, left)) {
+    if (full_is_on() || !slab_takes_lone(h, s, left) || (left && slab_has_none_out(s))) {
         slab_free_slow(p, s, call);
-        return;
-    }
-    if (left && weir_unlikely(slab_has_none_out(s))) {
-        core_report("double-free", REPORT_FREED, p, call);
         return;
     }
     uint64_t word_of_p = (offset / GRANULE + 1) | remote_mark(p); /* remote_first_word */

@@ -8,9 +8,9 @@
  * would take what another thread is just freeing to, a few blocks at a time, and the two would wait for each
  * other's lines of the cache.
  *
- * Of a slab that waits on a list and all of whose blocks are back some memory stays as it is, for the thread
- * that comes for it next (DRAINED_BYTES); the others' goes to the page layer, where all goes when a visitor
- * comes.
+ * A slab all of whose blocks are back stays on its list as it is, for the thread that comes for it next, up
+ * to a bound for all of them (DRAINED_BYTES). Past it its memory goes to the page layer, as that of all of
+ * them does when a visitor comes.
  *
  * Internal to the heap layer. It deliberately does not know when a heap needs a slab.
  *

@@ -22,9 +22,7 @@
 #include "heap/slab.h"
 #include "heap/spare.h"
 #include "heap/tag_fault.h"
-#include "page/huge.h"
 #include "page/release.h"
-#include "page/span.h"
 
 /* Walking every list would cost half as much again as the fast path itself (docs/adr/0005): all of a
  * thread's first ones are walked, which is all there are in most programs' tests, then a sample. A long one
@@ -483,11 +481,6 @@ static bool refill_beyond(struct heap* h, unsigned c, struct slice* s, unsigned*
     return false;
 }
 
-/* Whether the active slab has nothing left and can get nothing: all that it has room for is in use. */
-static bool slab_is_used_up(const struct slice* s) {
-    return slab_used(s) == slab_class(s)->capacity && (s->flags & (SLICE_KEPT | SLICE_CLOSED)) == 0;
-}
-
 /* Whether the active slab, of a class that others free, is used up but for a few blocks that they freed. */
 static WEIR_NOINLINE bool slab_has_few(const struct heap* h, const struct slice* s) {
     const uint64_t counts =
@@ -577,6 +570,11 @@ static void turn_changes(struct heap* h, unsigned c, struct slice* s, struct sli
     available_list_active(other);
     h->passed[c / 64] &= ~(1ull << c % 64); /* as class_learn has it: the thread freed these itself */
     h->active[c] = other;
+}
+
+/* Whether the active slab has nothing left and can get nothing: all that it has room for is in use. */
+static bool slab_is_used_up(const struct slice* s) {
+    return slab_used(s) == slab_class(s)->capacity && (s->flags & (SLICE_KEPT | SLICE_CLOSED)) == 0;
 }
 
 /* The list of the active slab, for which refill_may_turn, or of one that takes its place, becomes the bin's.

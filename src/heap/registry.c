@@ -474,7 +474,14 @@ WEIR_FN void heap_detach(const char* call, bool ends) {
     release_poke();
 }
 
-static void heap_collect_own(struct heap* h) {
+WEIR_FN void heap_collect(void) {
+    struct heap* h = heap_self();
+    heaps_unpark(true);
+    if (h == &heap_empty) {
+        orphans_drop();
+        return;
+    }
+    heap_enter(h);
     outbox_flush_all(h);
     for (unsigned c = 0; c < SLAB_CLASSES; c++) {
         struct slice* s = h->active[c];
@@ -494,17 +501,6 @@ static void heap_collect_own(struct heap* h) {
     spare_drop_all(h);
     for (unsigned i = 0; i < KEPT_WORDS; i++) h->kept[i] = 0;
     h->kept_bytes = h->closed_bytes = 0;
-}
-
-WEIR_FN void heap_collect(void) {
-    struct heap* h = heap_self();
-    heaps_unpark(true);
-    if (h == &heap_empty) {
-        orphans_drop();
-        return;
-    }
-    heap_enter(h);
-    heap_collect_own(h);
     orphans_drop();
     heap_leave(h);
 }

@@ -316,8 +316,7 @@ WEIR_FN bool slab_give_remote(struct slice* s, block_t* p, uint64_t word_of_p, u
 }
 
 WEIR_FN bool slab_left_given(struct slice* s, uint32_t all) {
-    return counts_used(load_acquire(&s->counts)) == all &&
-           drained_claim(s, true); /* as in slab_give_remote */
+    return counts_used(load_acquire(&s->counts)) == all && slab_claim(s); /* as in slab_give_remote */
 }
 
 WEIR_FN bool slab_claim(struct slice* s) {

@@ -10,7 +10,6 @@
 #include "heap/large.h"
 #include "heap/medium.h"
 #include "heap/orphan.h"
-#include "heap/refill.h"
 #include "heap/registry.h"
 #include "heap/slab.h"
 #include "os/os.h"
