@@ -144,11 +144,42 @@ static bool list_is_strewn(const struct slice* s) {
     return 2 * apart > n;
 }
 
-WEIR_FN bool exposure_packs_sparse(const struct heap* h, const struct slice* s) {
+/* So many blocks were met on a sparse slab's list. A thread that allocates as much as it frees, all over its
+ * slabs, is given what was packed as soon as what was not: then packing is work for nothing. It goes on when
+ * more of what is given out comes from sparse slabs than did then, as where a thread frees more than it
+ * allocates, and to see what became of it. */
+static void pack_pace(struct heap* h, uint32_t blocks) {
+    enum { met_packing = 512, met_else = 256, circles_enough = 2, windows_most = 256, unit = 16, fewer = 3 };
+    const bool packing = h->pack_circle == 0;
+    if ((h->pack_met += blocks) < (packing ? met_packing : met_else)) return;
+    /* Blocks that are put back from bins may make it less than it was. */
+    const int64_t handed = (int64_t)(h->handed_out - h->pack_handed_out);
+    const uint32_t rate = handed > 0 ? (uint32_t)((uint64_t)handed * unit / h->pack_met) : 0;
+    h->pack_windows++;
+    if (packing) {
+        if (h->pack_out < h->pack_met - h->pack_met / 8) h->pack_windows = 0;
+        h->pack_circle = h->pack_windows >= circles_enough ? rate : 0;
+    } else if (rate < h->pack_circle / fewer || h->pack_windows >= windows_most) {
+        h->pack_circle = 0;
+    }
+    if (packing != (h->pack_circle == 0)) h->pack_windows = 0;
+    h->pack_met = h->pack_out = 0;
+    h->pack_handed_out = h->handed_out;
+}
+
+WEIR_FN bool exposure_packs_sparse(struct heap* h, const struct slice* s) {
     enum { pages_few = 3 }; /* of which half are to give a whole one */
     const bool many = slab_built_bytes(s) > (size_t)pages_few << page_shift;
     /* Where no block is in use no page is fuller than another one. */
-    return many && slab_used(s) != 0 && is_shared(h, s) && list_is_strewn(s);
+    if (!many || slab_used(s) == 0 || !is_shared(h, s) || !list_is_strewn(s)) return false;
+    if (h->pack_circle == 0) return true;
+    pack_pace(h, slab_unsorted(s));
+    return false;
+}
+
+WEIR_FN void exposure_pack(struct heap* h, struct slice* s, const char* call) {
+    pack_pace(h, slab_unsorted(s));
+    exposure_sort(h, s, call);
 }
 
 /* How many frees are left of those that may go unlooked at; 0: none. */

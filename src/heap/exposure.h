@@ -35,12 +35,16 @@ WEIR_FN void exposure_list_active(const struct heap* h, struct slice* s);
  * lock: its list goes. */
 WEIR_FN void exposure_turn(struct heap* h, struct slice* s, const struct slice_pages* r, uint32_t used);
 /* The rest of exposure_packs, of a slab less than half of which is in use. */
-WEIR_FN bool exposure_packs_sparse(const struct heap* h, const struct slice* s);
+WEIR_FN bool exposure_packs_sparse(struct heap* h, const struct slice* s);
 /* Whether the owner is to sort the list of s, which is its active slab and has one, before it allocates from
  * it: little of the slab is in use, and the list would have it allocate all over its pages. */
-WEIR_INLINE bool exposure_packs(const struct heap* h, const struct slice* s) {
+WEIR_INLINE bool exposure_packs(struct heap* h, const struct slice* s) {
     return slab_used(s) < s->built / 2u && exposure_packs_sparse(h, s);
 }
+/* The owner packs s, for which exposure_packs is true: exposure_sort, and it counts. */
+WEIR_FN void exposure_pack(struct heap* h, struct slice* s, const char* call);
+/* So many blocks of the pages' lists, or of pages that had none in use, were given out. */
+WEIR_INLINE void exposure_unpacked(struct heap* h, uint32_t blocks) { h->pack_out += blocks; }
 /* Sort the slab's list, uncharge it, and set its countdown anew. Owner; if it is listed, under the heap's
  * lock. */
 WEIR_FN void exposure_sort(struct heap* h, struct slice* s, const char* call);

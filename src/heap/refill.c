@@ -260,6 +260,7 @@ static WEIR_NOINLINE bool pages_fill_bin(struct heap* h, unsigned c, struct slic
     bool fresh;
     block_t* first = slab_supply(s, clean, grown_pages(h, c), &fresh, &count);
     if (first == NULL || (!fresh && !list_check(h, s, first, count, "malloc"))) return false;
+    if (!fresh || !clean) exposure_unpacked(h, count);
     if (fresh)
         class_grew(h, c, count);
     else
@@ -284,7 +285,7 @@ static bool slab_fill_bin(struct heap* h, unsigned c, struct slice* s) {
     if (exposure_is_doubted(h, s))
         exposure_resolve(h, s, "malloc");
     else if (s->free != NULL && exposure_packs(h, s))
-        exposure_sort(h, s, "malloc");
+        exposure_pack(h, s, "malloc");
     if (s->free != NULL) {
         h->grown[c] /= 2;
         slab_widen(h, s);

@@ -2,11 +2,8 @@
 // long as there is memory. Called by ctest; each test starts the heap in a child of its own.
 //
 // SPDX-License-Identifier: Apache-2.0
-#include "blocks.h"
-#include <algorithm>
+#include "holes.h"
 #include <map>
-#include <set>
-#include <thread>
 #include <vector>
 
 namespace {
@@ -271,6 +268,58 @@ TEST_NATIVE(Available, TheActiveSlabIsPackedToo) {
         for (unsigned i = 0; i < 128; i++)
             pages.insert(reinterpret_cast<uintptr_t>(unit_alloc(64)) / os_page_bytes());
         EXPECT_LE(pages.size(), 6u);
+        EXPECT_GE(unit_check_slabs(), 0);
+    }));
+}
+
+// Blocks of many classes in no order, of which some are replaced, or go.
+struct Strewn {
+    explicit Strewn(unsigned count) {
+        while (count-- != 0) all.push_back(unit_alloc(size()));
+    }
+    ~Strewn() {
+        for (void* p : all) unit_free(p);
+    }
+    unsigned size() { return 560 + random.below(448); }
+    void*& any() { return all[random.below(static_cast<unsigned>(all.size()))]; }
+    void swap(unsigned count) {
+        while (count-- != 0) {
+            void*& p = any();
+            unit_free(p);
+            p = unit_alloc(size());
+        }
+    }
+    void drop(unsigned count) {
+        while (count-- != 0) {
+            std::swap(any(), all.back());
+            unit_free(all.back());
+            all.pop_back();
+        }
+    }
+    Random random{1};
+    std::vector<void*> all;
+};
+
+// A thread that goes round, as many blocks taken as given back: what it packs it is given at once, so that it
+// stops; and it packs again when it gives back more than it takes.
+TEST_NATIVE(Available, WhoGoesRoundPacksNoMore) {
+    windows_are_endless(":release_floor=1g"); // no visitor sorts
+    EXPECT_FINE(in_child([] {
+        core_options.check_first = 0;
+        Strewn blocks(2400);
+        unsigned rounds = 0;
+        for (; unit_packs() && rounds < 1000; rounds++) blocks.swap(1000);
+        EXPECT_GT(rounds, 0u);
+        EXPECT_LT(rounds, 1000u);
+        for (unsigned still = 0; still < 20; still++) {
+            blocks.swap(1000);
+            EXPECT_FALSE(unit_packs());
+        }
+        while (!unit_packs() && blocks.all.size() > 300) {
+            blocks.drop(3);
+            blocks.swap(2);
+        }
+        EXPECT_TRUE(unit_packs());
         EXPECT_GE(unit_check_slabs(), 0);
     }));
 }
