@@ -152,6 +152,86 @@ static void producers(const struct load* load) {
     load_on_threads(load, producer_job);
 }
 
+/* ---- exchange: threads replace blocks of their own, and every second parcel of new ones goes to another
+ * thread, each in turn, which frees them when it next looks (rpmalloc-benchmark, M. Jansson 2017). A thread
+ * all of whose parcels are under way keeps the blocks. */
+enum { PARCEL_BLOCKS = 64, PARCELS = 32 };
+
+struct parcel {
+    struct parcel* next;
+    size_t from;
+    struct block blocks[PARCEL_BLOCKS];
+};
+
+/* Sync: atomic; whoever takes a list takes all of it. */
+struct trader {
+    _Alignas(64) _Atomic(struct parcel*) came; /* from others */
+    _Alignas(64) _Atomic(struct parcel*) back; /* its own, empty again */
+};
+
+static const struct load* exchanged;
+static struct sizes exchange_sizes;
+static struct trader* traders;
+static struct parcel* parcels;
+static struct block* exchange_blocks;
+
+static void parcel_put(_Atomic(struct parcel*)* list, struct parcel* p) {
+    p->next = atomic_load_explicit(list, memory_order_relaxed);
+    while (!atomic_compare_exchange_weak_explicit(list, &p->next, p, memory_order_release,
+                                                  memory_order_relaxed)) {
+    }
+}
+
+static void parcels_open(struct trader* t) {
+    struct parcel* next;
+    for (struct parcel* p = atomic_exchange_explicit(&t->came, NULL, memory_order_acquire); p; p = next) {
+        next = p->next;
+        blocks_drop(p->blocks, PARCEL_BLOCKS);
+        parcel_put(&traders[p->from].back, p);
+    }
+}
+
+static void exchange_job(size_t number) {
+    const uint32_t live = exchanged->live;
+    struct trader* t = &traders[number];
+    struct block* blocks = exchange_blocks + number * live;
+    struct parcel* empty = NULL;
+    size_t to = number;
+    uint64_t state = 0x5eed + number;
+    uint32_t seed = (uint32_t)number << 24;
+    for (unsigned i = 0; i < PARCELS; i++) {
+        struct parcel* p = &parcels[number * PARCELS + i];
+        *p = (struct parcel){empty, number, {{0}}};
+        empty = p;
+    }
+    for (uint64_t rounds = exchanged->work / exchanged->threads / PARCEL_BLOCKS + 1; rounds; rounds--) {
+        parcels_open(t);
+        if (!empty) empty = atomic_exchange_explicit(&t->back, NULL, memory_order_acquire);
+        struct parcel* p = rounds % 2 ? empty : NULL;
+        for (unsigned i = 0; i < PARCEL_BLOCKS; i++, seed++) {
+            struct block* b = p ? &p->blocks[i] : &blocks[choice(&state, live)];
+            if (b->at) block_drop(b);
+            block_take(b, exchange_sizes.bytes[seed % SIZES], seed);
+        }
+        if (!p) continue;
+        empty = p->next;
+        to = (to + 1) % exchanged->threads;
+        if (to == number) to = (to + 1) % exchanged->threads;
+        parcel_put(&traders[to].came, p);
+    }
+    blocks_drop(blocks, live);
+}
+
+static void exchange(const struct load* load) {
+    exchanged = load;
+    sizes_draw(&exchange_sizes, load, 11);
+    traders = memory_map(load->threads * sizeof *traders);
+    parcels = memory_map(load->threads * PARCELS * sizeof *parcels);
+    exchange_blocks = memory_map(load->threads * load->live * sizeof *exchange_blocks);
+    load_on_threads(load, exchange_job);
+    for (size_t i = 0; i < load->threads; i++) parcels_open(&traders[i]);
+}
+
 /* ---- false sharing: each thread writes to a small block of its own many times. Active: it takes the block
  * itself. Passive: the main thread took all of them one after the other, and a thread that frees one may be
  * given it again (E. Berger and others, Hoard, ASPLOS 2000). The main thread keeps one meanwhile: of three
@@ -229,6 +309,20 @@ const struct workload workloads_shared[] = {
      server,
      {16, 1025, 1500000, 1000, 0, 0},
      {1, 2, 4, 8, 64},
+     CHECKED,
+     TOLD},
+    {"server/heap",
+     "the same with a heap of more than a megabyte for each thread, of the larger sizes",
+     server,
+     {256, 1025, 1500000, 4000, 0, 0},
+     {1, 2, 8},
+     CHECKED,
+     TOLD},
+    {"exchange",
+     "threads with blocks of their own hand some over to each other",
+     exchange,
+     {16, 16 * 1024 + 1, 1000000, 1000, 0, 0},
+     {2, 8},
      CHECKED,
      TOLD},
     {"producers/half",
