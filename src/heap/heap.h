@@ -147,9 +147,9 @@ struct heap {
     uint64_t exposed;  /* bytes on their lists that were charged */
     bool exposed_told; /* others were told of slabs that left exposed_slabs for them to sort */
     uint32_t exposed_next;
-    uint32_t exposed_shift;            /* how far the bound for small blocks is raised, log2 */
-    uint32_t exposed_blocks;           /* small blocks looked at since exposed_handed_out was read */
-    uint64_t exposed_handed_out;       /* handed_out then */
+    uint32_t exposed_shift;      /* how far the bound for small blocks is raised, log2 */
+    uint32_t exposed_blocks;     /* small blocks looked at since exposed_handed_out was read */
+    uint64_t exposed_handed_out; /* handed_out then */
     /* Packing: see exposure_pack. Since pack_handed_out was read: */
     uint32_t pack_met;        /* blocks on lists of sparse slabs that were to be packed, */
     uint32_t pack_out;        /* and those of pages that were given out */

@@ -54,7 +54,7 @@ struct slice* unit_slice(const void* p);
 uint32_t unit_used(const struct slice* s); /* blocks in use, the owner's countdown and what it leaves out */
 uint32_t unit_unsorted(const struct slice* s); /* blocks on its lists of which no page was told */
 struct slice* unit_active(unsigned c);
-bool unit_packs(void); // the calling thread's heap: see exposure_pack
+bool unit_packs(void);                      // the calling thread's heap: see exposure_pack
 bool unit_has_in_bin(unsigned c);           /* blocks that wait for its next allocations */
 bool unit_is_direct(const struct slice* s); /* its owner's frees go to the bin */
 bool unit_is_shared(const struct slice* s); /* active, and visitors may sort it */
