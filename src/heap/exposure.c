@@ -144,42 +144,51 @@ static bool list_is_strewn(const struct slice* s) {
     return 2 * apart > n;
 }
 
-/* So many blocks were met on a sparse slab's list. A thread that allocates as much as it frees, all over its
- * slabs, is given what was packed as soon as what was not: then packing is work for nothing. It goes on when
- * more of what is given out comes from sparse slabs than did then, as where a thread frees more than it
- * allocates, and to see what became of it. */
-static void pack_pace(struct heap* h, uint32_t blocks) {
-    enum { met_packing = 512, met_else = 256, circles_enough = 2, windows_most = 256, unit = 16, fewer = 3 };
-    const bool packing = h->pack_circle == 0;
-    if ((h->pack_met += blocks) < (packing ? met_packing : met_else)) return;
-    /* Blocks that are put back from bins may make it less than it was. */
-    const int64_t handed = (int64_t)(h->handed_out - h->pack_handed_out);
-    const uint32_t rate = handed > 0 ? (uint32_t)((uint64_t)handed * unit / h->pack_met) : 0;
+/* A thread that takes as much as it frees, all over its slabs, is given what was packed as soon as what was
+ * not: packing is work for nothing then. It stops where sparse slabs' lists are a small part of what is given
+ * out, and as many blocks came from pages' lists and resident holes as were packed. It goes on when sparse
+ * ones are a larger part than that, as where a thread has come to free more than it takes, and now and then
+ * to see. */
+static void pack_pace(struct heap* h) {
+    enum { met_packing = 512, met_else = 256, circles_enough = 2, windows_most = 128 };
+    enum { unit = 16, rate_least = 40, rate_low = 24, fewer = 4 }; /* given out for each 16 met */
+    const bool packing = exposure_packs(h);
+    if (h->pack_met < (packing ? met_packing : met_else)) return;
+    /* Less, where blocks went back from bins. */
+    const uint64_t given = h->handed_out > h->pack_handed_out ? h->handed_out - h->pack_handed_out : 0;
+    const uint64_t rate = given * unit / h->pack_met;
     h->pack_windows++;
     if (packing) {
-        if (h->pack_out < h->pack_met - h->pack_met / 8) h->pack_windows = 0;
+        if (rate < rate_least || h->pack_out < h->pack_met / 8 * 5) h->pack_windows = 0;
         h->pack_circle = h->pack_windows >= circles_enough ? rate : 0;
-    } else if (rate < h->pack_circle / fewer || h->pack_windows >= windows_most) {
+    } else if (rate < rate_low || rate < h->pack_circle / fewer || h->pack_windows >= windows_most) {
         h->pack_circle = 0;
     }
-    if (packing != (h->pack_circle == 0)) h->pack_windows = 0;
-    h->pack_met = h->pack_out = 0;
-    h->pack_handed_out = h->handed_out;
+    if (packing != exposure_packs(h)) h->pack_windows = 0;
+    h->pack_met = 0;
 }
 
-WEIR_FN bool exposure_packs_sparse(struct heap* h, const struct slice* s) {
+WEIR_FN bool exposure_is_sparse_shared(const struct heap* h, const struct slice* s) {
     enum { pages_few = 3 }; /* of which half are to give a whole one */
     const bool many = slab_built_bytes(s) > (size_t)pages_few << page_shift;
     /* Where no block is in use no page is fuller than another one. */
-    if (!many || slab_used(s) == 0 || !is_shared(h, s) || !list_is_strewn(s)) return false;
-    if (h->pack_circle == 0) return true;
-    pack_pace(h, slab_unsorted(s));
-    return false;
+    return many && slab_used(s) != 0 && is_shared(h, s) && list_is_strewn(s);
+}
+
+WEIR_FN void exposure_met(struct heap* h, const struct slice* s) {
+    const uint32_t blocks = slab_unsorted(s);
+    if (h->pack_met == 0) {
+        h->pack_out = 0;
+        h->pack_handed_out = h->handed_out;
+    }
+    h->pack_met += blocks < s->built ? blocks : s->built;
+    pack_pace(h);
 }
 
 WEIR_FN void exposure_pack(struct heap* h, struct slice* s, const char* call) {
-    pack_pace(h, slab_unsorted(s));
-    exposure_sort(h, s, call);
+    const bool packs = exposure_packs(h);
+    exposure_met(h, s);
+    if (packs) exposure_sort(h, s, call);
 }
 
 /* How many frees are left of those that may go unlooked at; 0: none. */

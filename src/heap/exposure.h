@@ -34,16 +34,19 @@ WEIR_FN void exposure_list_active(const struct heap* h, struct slice* s);
 /* The same for the active slab, whose pages' record is r, where visitors may sort it already, with its heap's
  * lock: its list goes. */
 WEIR_FN void exposure_turn(struct heap* h, struct slice* s, const struct slice_pages* r, uint32_t used);
-/* The rest of exposure_packs, of a slab less than half of which is in use. */
-WEIR_FN bool exposure_packs_sparse(struct heap* h, const struct slice* s);
-/* Whether the owner is to sort the list of s, which is its active slab and has one, before it allocates from
- * it: little of the slab is in use, and the list would have it allocate all over its pages. */
-WEIR_INLINE bool exposure_packs(struct heap* h, const struct slice* s) {
-    return slab_used(s) < s->built / 2u && exposure_packs_sparse(h, s);
+/* The rest of exposure_is_sparse, of a slab less than half of which is in use. */
+WEIR_FN bool exposure_is_sparse_shared(const struct heap* h, const struct slice* s);
+/* Whether little of s, which is its owner's active slab and has a list, is in use, and the list would have
+ * the owner allocate all over its pages. */
+WEIR_INLINE bool exposure_is_sparse(const struct heap* h, const struct slice* s) {
+    return slab_used(s) < s->built / 2u && exposure_is_sparse_shared(h, s);
 }
-/* The owner packs s, for which exposure_packs is true: exposure_sort, and it counts. */
+/* Whether the owner sorts such a list before it allocates from it. */
+WEIR_INLINE bool exposure_packs(const struct heap* h) { return h->pack_circle == 0; }
+/* Such a list is about to be used: it counts; pack: if so, it is sorted. Once for each list. */
+WEIR_FN void exposure_met(struct heap* h, const struct slice* s);
 WEIR_FN void exposure_pack(struct heap* h, struct slice* s, const char* call);
-/* So many blocks of the pages' lists, or of pages that had none in use, were given out. */
+/* So many blocks of pages' lists or resident holes go to a bin. */
 WEIR_INLINE void exposure_unpacked(struct heap* h, uint32_t blocks) { h->pack_out += blocks; }
 /* Sort the slab's list, uncharge it, and set its countdown anew. Owner; if it is listed, under the heap's
  * lock. */

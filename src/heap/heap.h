@@ -150,12 +150,12 @@ struct heap {
     uint32_t exposed_shift;      /* how far the bound for small blocks is raised, log2 */
     uint32_t exposed_blocks;     /* small blocks looked at since exposed_handed_out was read */
     uint64_t exposed_handed_out; /* handed_out then */
-    /* Packing: see exposure_pack. Since pack_handed_out was read: */
-    uint32_t pack_met;        /* blocks on lists of sparse slabs that were to be packed, */
-    uint32_t pack_out;        /* and those of pages that were given out */
-    uint64_t pack_handed_out; /* handed_out then */
-    uint32_t pack_circle;     /* not packing: blocks given out for each 16 met when it stopped; or 0 */
-    uint32_t pack_windows;    /* such times in a row, or since it stopped */
+    /* Packing: see exposure_pack. A window begins when pack_met is 0: */
+    uint32_t pack_met;        /* blocks on lists of sparse slabs */
+    uint32_t pack_windows;    /* circles in a row, or windows since it stopped */
+    uint64_t pack_handed_out; /* handed_out at its start */
+    uint64_t pack_out;        /* blocks that came from pages' lists or resident holes */
+    uint64_t pack_circle;     /* not packing: blocks given out for each 16 met when it stopped; or 0 */
     struct slice* spares[SPARE_SLOTS]; /* a ring of spans without use; see spare.h */
     uint32_t spare_turn;
     uint32_t spare_slices; /* of all of them */

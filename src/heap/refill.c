@@ -284,7 +284,7 @@ static bool slab_fill_bin(struct heap* h, unsigned c, struct slice* s) {
         slab_collect(s, "malloc");
     if (exposure_is_doubted(h, s))
         exposure_resolve(h, s, "malloc");
-    else if (s->free != NULL && exposure_packs(h, s))
+    else if (s->free != NULL && exposure_is_sparse(h, s))
         exposure_pack(h, s, "malloc");
     if (s->free != NULL) {
         h->grown[c] /= 2;
@@ -528,7 +528,10 @@ static bool list_serves(struct heap* h, unsigned c, struct slice* s, uint32_t co
     if (heap_is_passed(h, c) && heaps_are_many()) return false;
     if (walk_is_due(h)) return false;
     if (count >= h->guard_left || h->guard_due != 0) return false;
-    return !exposure_packs(h, s) && !list_stays_short(h, s, count);
+    const bool sparse = exposure_is_sparse(h, s);
+    if ((sparse && exposure_packs(h)) || list_stays_short(h, s, count)) return false;
+    if (sparse) exposure_met(h, s);
+    return true;
 }
 
 /* What others freed of the active slab becomes its list where it has none. False: it has one, and more came

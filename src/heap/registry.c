@@ -117,8 +117,7 @@ static void heap_reset(struct heap* h) {
     h->exposed_told = false;
     h->exposed_shift = h->exposed_blocks = 0;
     h->exposed_handed_out = 0;
-    h->pack_met = h->pack_out = h->pack_circle = h->pack_windows = 0;
-    h->pack_handed_out = 0;
+    h->pack_met = h->pack_circle = h->pack_windows = 0;
     guard_heap_reset(h);
     h->owed = 0;
     store_relaxed(&h->parked_bytes, (uint64_t)0);
@@ -496,6 +495,7 @@ WEIR_FN void heap_collect(void) {
     }
     available_sweep(h, true, "malloc_trim");
     heap_unlearn(h);
+    h->pack_met = h->pack_circle = h->pack_windows = 0;
     medium_drop(h, 1);
     large_drop(h);
     depot_empty();

@@ -274,13 +274,13 @@ TEST_NATIVE(Available, TheActiveSlabIsPackedToo) {
 
 // Blocks of many classes in no order, of which some are replaced, or go.
 struct Strewn {
-    explicit Strewn(unsigned count) {
+    Strewn(unsigned count, unsigned least) : least(least) {
         while (count-- != 0) all.push_back(unit_alloc(size()));
     }
     ~Strewn() {
         for (void* p : all) unit_free(p);
     }
-    unsigned size() { return 560 + random.below(448); }
+    unsigned size() { return least + random.below(1008 - least); }
     void*& any() { return all[random.below(static_cast<unsigned>(all.size()))]; }
     void swap(unsigned count) {
         while (count-- != 0) {
@@ -296,6 +296,14 @@ struct Strewn {
             all.pop_back();
         }
     }
+    // How many classes' active slabs have blocks on lists of pages: nobody sorts but their owner.
+    unsigned sorted() const {
+        unsigned found = 0;
+        for (unsigned c = class_of(least); c <= class_of(1008); c++)
+            found += unit_active(c) != nullptr && slice_pages(unit_active(c))->sorted != 0;
+        return found;
+    }
+    unsigned least;
     Random random{1};
     std::vector<void*> all;
 };
@@ -306,20 +314,45 @@ TEST_NATIVE(Available, WhoGoesRoundPacksNoMore) {
     windows_are_endless(":release_floor=1g"); // no visitor sorts
     EXPECT_FINE(in_child([] {
         core_options.check_first = 0;
-        Strewn blocks(2400);
-        unsigned rounds = 0;
-        for (; unit_packs() && rounds < 1000; rounds++) blocks.swap(1000);
-        EXPECT_GT(rounds, 0u);
+        Strewn blocks(2400, 560);
+        unsigned rounds = 0, sorted = 0;
+        for (; unit_packs() && rounds < 1000; rounds++) {
+            blocks.swap(1000);
+            sorted += blocks.sorted();
+        }
+        EXPECT_GT(sorted, 0u);
         EXPECT_LT(rounds, 1000u);
         for (unsigned still = 0; still < 20; still++) {
             blocks.swap(1000);
             EXPECT_FALSE(unit_packs());
         }
+        EXPECT_EQ(blocks.sorted(), 0u);
         while (!unit_packs() && blocks.all.size() > 300) {
             blocks.drop(3);
             blocks.swap(2);
         }
         EXPECT_TRUE(unit_packs());
+        for (unsigned i = 0; i < 300 && blocks.sorted() == 0; i++) {
+            blocks.drop(1);
+            blocks.swap(2);
+        }
+        EXPECT_GT(blocks.sorted(), 0u);
+        EXPECT_GE(unit_check_slabs(), 0);
+    }));
+}
+
+// Nearly all that such a thread is given comes from sparse slabs: to pack them keeps its pages few.
+TEST_NATIVE(Available, WhoHasSparseSlabsAloneGoesOnPacking) {
+    windows_are_endless(":release_floor=1g");
+    EXPECT_FINE(in_child([] {
+        core_options.check_first = 0;
+        Strewn blocks(8000, 16);
+        blocks.drop(5000);
+        for (unsigned i = 0; i < 60; i++) {
+            blocks.swap(1000);
+            EXPECT_TRUE(unit_packs());
+        }
+        EXPECT_GT(blocks.sorted(), 0u);
         EXPECT_GE(unit_check_slabs(), 0);
     }));
 }

@@ -12,6 +12,7 @@
 #include "heap/chunk.h"
 #include "heap/depot.h"
 #include "heap/direct.h"
+#include "heap/exposure.h"
 #include "heap/registry.h"
 #include "heap/remote_bits.h"
 #include "heap/guard.h"
@@ -123,7 +124,7 @@ struct slice* unit_active(unsigned c) { return heap_self()->active[c]; }
 bool unit_is_shared(const struct slice* s) { return load_relaxed(&s->listed) == LISTED_ACTIVE; }
 bool unit_is_direct(const struct slice* s) { return slab_is_direct(s); }
 uint32_t unit_turns_unchecked(void) { return heap_self()->turns_unchecked; }
-bool unit_packs(void) { return heap_self()->pack_circle == 0; }
+bool unit_packs(void) { return exposure_packs(heap_self()); }
 uint64_t unit_exposed(void) { return load_relaxed(&heap_self()->exposed); }
 size_t unit_kept_bytes(void) { return heap_self()->kept_bytes; }
 size_t unit_kept_bytes_max(void) { return KEPT_BYTES_MAX; }
