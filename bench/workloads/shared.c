@@ -153,9 +153,9 @@ static void producers(const struct load* load) {
     load_on_threads(load, producer_job);
 }
 
-/* ---- exchange: threads replace blocks of their own, and every second parcel of new ones goes to another
- * thread, each in turn, which frees them when it next looks (rpmalloc-benchmark, M. Jansson 2017). A thread
- * all of whose parcels are under way keeps the blocks. */
+/* ---- exchange: threads replace blocks of their own, and every second 64 new ones go to another thread, each
+ * in turn, which frees them when it next looks (rpmalloc-benchmark, M. Jansson 2017). A thread all of whose
+ * parcels are under way opens what came and lets others run; who is done goes on to open until all are. */
 enum { PARCEL_BLOCKS = 64, PARCELS = 32 };
 
 struct parcel {

@@ -41,9 +41,10 @@ WEIR_FN bool exposure_is_sparse_shared(const struct heap* h, const struct slice*
 WEIR_INLINE bool exposure_is_sparse(const struct heap* h, const struct slice* s) {
     return slab_used(s) < s->built / 2u && exposure_is_sparse_shared(h, s);
 }
-/* Whether the owner sorts such a list before it allocates from it. */
+/* Whether the owner sorts such a list before it allocates from it; anew: it does, until that is of no use. */
 WEIR_INLINE bool exposure_packs(const struct heap* h) { return h->pack_circle == 0; }
-/* Such a list is about to be used: it counts; pack: if so, it is sorted. Once for each list. */
+WEIR_INLINE void exposure_pack_anew(struct heap* h) { h->pack_met = h->pack_circle = h->pack_windows = 0; }
+/* Such a list is about to be used, which counts, once for each; pack: it is sorted, if the owner packs. */
 WEIR_FN void exposure_met(struct heap* h, const struct slice* s);
 WEIR_FN void exposure_pack(struct heap* h, struct slice* s, const char* call);
 /* So many blocks of pages' lists or resident holes go to a bin. */

@@ -11,6 +11,7 @@
 #include "core/options.h"
 #include "heap/available.h"
 #include "heap/depot.h"
+#include "heap/exposure.h"
 #include "heap/full.h"
 #include "heap/guard.h"
 #include "heap/heap.h"
@@ -117,7 +118,7 @@ static void heap_reset(struct heap* h) {
     h->exposed_told = false;
     h->exposed_shift = h->exposed_blocks = 0;
     h->exposed_handed_out = 0;
-    h->pack_met = h->pack_circle = h->pack_windows = 0;
+    exposure_pack_anew(h);
     guard_heap_reset(h);
     h->owed = 0;
     store_relaxed(&h->parked_bytes, (uint64_t)0);
@@ -495,7 +496,7 @@ WEIR_FN void heap_collect(void) {
     }
     available_sweep(h, true, "malloc_trim");
     heap_unlearn(h);
-    h->pack_met = h->pack_circle = h->pack_windows = 0;
+    exposure_pack_anew(h);
     medium_drop(h, 1);
     large_drop(h);
     depot_empty();
