@@ -106,29 +106,32 @@ TEST(Lock, SpinsAsLongAsItSaysBeforeItSleeps) {
 }
 
 // How long a look at a lock takes differs from processor to processor. By the waiter's own time, since it may
-// be stopped.
+// be stopped; and tried again, since a processor that is shared works at one speed now and at another then.
 TEST(Lock, SpinsByTheClock) {
-    enum { us = 20000 };
-    os_lock_looks_us = 0;
-    os_lock_learn();
-    EXPECT_EQ(os_lock_looks_us == 0, os_cpu_count() == 1);
-    EXPECT_LE(os_lock_looks_us, 1000u);
-    if (os_lock_looks_us == 0) return; // no look finds it free
-    struct os_lock lock = {};
-    lock.spin_us = us;
+    enum { us = 20000, tries = 10 };
+    uint64_t least = us * 1000 / 2, most = us * 1000 * 8;
     std::atomic<uint64_t> took{0};
-    os_lock_take(&lock);
-    std::thread other([&] {
-        uint64_t began = os_thread_cpu_ns();
+    for (unsigned i = 0; i < tries && (took < least || took > most); i++) {
+        os_lock_looks_us = 0;
+        os_lock_learn();
+        EXPECT_EQ(os_lock_looks_us == 0, os_cpu_count() == 1);
+        EXPECT_LE(os_lock_looks_us, 1000u);
+        if (os_lock_looks_us == 0) return; // no look finds it free
+        struct os_lock lock = {};
+        lock.spin_us = us;
         os_lock_take(&lock);
-        took = os_thread_cpu_ns() - began;
+        std::thread other([&] {
+            uint64_t began = os_thread_cpu_ns();
+            os_lock_take(&lock);
+            took = os_thread_cpu_ns() - began;
+            os_lock_give(&lock);
+        });
+        while (load_relaxed(&lock.wanted) == 0) usleep(100);
         os_lock_give(&lock);
-    });
-    while (load_relaxed(&lock.wanted) == 0) usleep(100);
-    os_lock_give(&lock);
-    other.join();
-    EXPECT_GE(took, us * 1000 / 2);
-    EXPECT_LE(took, us * 1000 * 8);
+        other.join();
+    }
+    EXPECT_GE(took, least);
+    EXPECT_LE(took, most);
 }
 
 // A sleeper that was woken may take long to run: the lock's next owners do not wake it again.
