@@ -44,7 +44,7 @@ WEIR_FN void available_put(struct heap* h, struct slice* s, const char* call) {
     os_lock_take(&h->lock);
     remote_bits_end(s);
     slab_collect(s, call);
-    if (slab_used(s) == 0) {
+    if (slab_used(s) == 0 && slab_check_list(s, call)) {
         exposure_lose(h, s);
         spare_put(h, s);
     } else {
@@ -140,7 +140,7 @@ static void sweep_list(struct heap* h, struct slice* s, bool sort, const char* c
         if (next != NULL) __builtin_prefetch(slice_pages(next));
         slab_settle(s);
         slab_collect(s, call);
-        if (slab_used(s) == 0) {
+        if (slab_used(s) == 0 && slab_check_list(s, call)) {
             unlist(h, s);
             exposure_lose(h, s);
             spare_put(h, s);

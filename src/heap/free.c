@@ -43,19 +43,19 @@ static bool heap_uses(const struct heap* h, const struct slice* s) {
 
 /* A block of a class that the thread never took any of: it goes alone, and the slab, if nobody owns it, to
  * whoever wants it. */
-static void slab_free_lone(struct slice* s, block_t* p, uint64_t word_of_p) {
+static void slab_free_lone(struct slice* s, block_t* p, uint64_t doubt) {
     size_t bytes = slab_class(s)->bytes;
     uint32_t waiting;
-    if (slab_give_remote(s, p, word_of_p, &waiting))
+    if (slab_give_remote(s, p, doubt, &waiting))
         orphan_give(s);
     else if (waiting != 0)
         visit_owed(&heap_empty, waiting * bytes);
 }
 
 /* The same of a thread that ends, or that never allocated: it gets no heap for this. */
-static WEIR_NOINLINE void slab_free_heapless(struct slice* s, block_t* p, uint64_t word_of_p) {
+static WEIR_NOINLINE void slab_free_heapless(struct slice* s, block_t* p, uint64_t doubt) {
     heap_want(s);
-    slab_free_lone(s, p, word_of_p);
+    slab_free_lone(s, p, doubt);
     release_poke(); /* another thread's slab may have gone */
 }
 
@@ -134,13 +134,20 @@ static void outbox_put(struct heap* h, struct slice* s, block_t* p, const char* 
         outbox_flush(h, o);
 }
 
-/* Whether a block is among the first ones on the slab's list: what has just come in from other threads
- * is. A link that leads out of the slab ends the look; whoever follows it reports it. */
-static bool slab_list_starts_with(const struct slice* s, const block_t* p) {
+/* Owner: take in what others freed of the slab; whether p, which it frees now, is among it. A block that is
+ * says so in its first word, and so may another one (remote_mark): then the list is followed. A link that
+ * leads out of the slab ends the look; whoever follows the whole list reports it. */
+static bool slab_collect_finds(struct slice* s, const block_t* p, bool full, const char* call) {
+    bool noted = remote_bits_have(s, p);
+    if (full || !remote_is_marked(p)) {
+        slab_collect(s, call);
+        return noted;
+    }
+    slab_collect_doubted(s, call);
     const block_t* q = s->free;
-    for (unsigned i = 0; i < OUTBOX_BLOCKS && q != NULL && slab_holds_block(s, q); q = q->next, i++)
+    for (uint32_t i = slab_unsorted(s); i != 0 && q != NULL && slab_holds_block(s, q); q = q->next, i--)
         if (q == p) return true;
-    return false;
+    return noted;
 }
 
 static void slab_free_from(struct heap* h, struct slice* s, block_t* p, bool full, const char* call) {
@@ -151,9 +158,7 @@ static void slab_free_from(struct heap* h, struct slice* s, block_t* p, bool ful
         bool direct = slab_is_direct(s);
         uint32_t count = direct ? direct_waiting(s) : 0;
         bool held = available_hold(h, s);
-        bool twice = remote_bits_have(s, p);
-        slab_collect(s, call);
-        twice |= !full && slab_list_starts_with(s, p);
+        bool twice = slab_collect_finds(s, p, full, call);
         /* A direct slab goes on to be; or else what is in its bin is not to lie there while frees go
          * elsewhere. */
         bool again = direct && count <= slab_used(s) && direct_may(h, s, slab_used(s) - count, count);
@@ -175,7 +180,7 @@ static void slab_free_from(struct heap* h, struct slice* s, block_t* p, bool ful
         size_t bytes = slab_class(s)->bytes;
         uint64_t doubt = full ? 0 : remote_mark(p);
         if (!heap_uses(h, s))
-            slab_free_lone(s, p, remote_first_word(s, p) | doubt);
+            slab_free_lone(s, p, doubt);
         else if (slab_push_remote(s, p, p, 1, doubt))
             heap_adopt(h, s);
         else
@@ -196,7 +201,7 @@ static WEIR_NOINLINE void slab_free_slow(block_t* p, struct slice* s, const char
     }
     if (full) full_seal(s, p);
     if (h == &heap_empty) {
-        slab_free_heapless(s, p, remote_first_word(s, p) | (full ? 0 : remote_mark(p)));
+        slab_free_heapless(s, p, full ? 0 : remote_mark(p));
         return;
     }
     heap_enter(h);
@@ -271,13 +276,13 @@ static WEIR_NOINLINE void slab_free_late(struct slice* s, uint32_t block) {
     block_t* p = remote_bits_late(s, block);
     if (p == NULL) return;
     struct heap* h = heap_self();
-    uint64_t word_of_p = remote_first_word(s, p) | remote_mark(p);
+    uint64_t doubt = remote_mark(p);
     if (h == &heap_empty) {
-        slab_free_heapless(s, p, word_of_p);
+        slab_free_heapless(s, p, doubt);
         return;
     }
     heap_enter(h);
-    slab_free_lone(s, p, word_of_p);
+    slab_free_lone(s, p, doubt);
     heap_leave(h);
     release_poke();
 }
@@ -315,7 +320,7 @@ WEIR_INLINE bool slab_free_noted(struct heap* h, struct slice* s, block_t* p, ui
 static WEIR_NOINLINE void slab_free_ungiven(block_t* p, struct slice* s, uint64_t word_of_p,
                                             const char* call) {
     if (heap_self() == &heap_empty) {
-        slab_free_heapless(s, p, word_of_p);
+        slab_free_heapless(s, p, word_of_p & REMOTE_DOUBTED);
     } else {
         if ((word_of_p & REMOTE_DOUBTED) == 0) p->seal = 0; /* it is marked again there */
         slab_free_slow(p, s, call);
@@ -340,6 +345,21 @@ static WEIR_NOINLINE void slab_free_alone(block_t* p, struct slice* s, size_t of
         (left ? slab_left_gave : slab_gave)(s, told);
 }
 
+/* One more block of another thread's slab whose blocks are being collected, but for the last one. */
+WEIR_INLINE bool outbox_joins(struct heap* h, struct slice* s, block_t* p) {
+    struct outbox* o = outbox_of(h, s);
+    if (o->slab != s || o->count >= OUTBOX_BLOCKS - 1 || remote_is_marked(p)) return false;
+    if (owner_heap(load_relaxed(&s->owner)) == h) return false; /* by now */
+    if ((o->count + 1u) * slab_class(s)->bytes >= OUTBOX_BYTES) return false;
+    heap_enter(h);
+    (void)remote_mark(p);
+    p->next = o->first;
+    o->first = p;
+    o->count++;
+    heap_leave(h);
+    return true;
+}
+
 /* What lies in no chunk. */
 static WEIR_NOINLINE void span_free_near(void* p, struct slice* s, const char* call, struct heap* h) {
     size_t offset = (uintptr_t)p & (SLICE_BYTES - 1);
@@ -351,7 +371,7 @@ static WEIR_NOINLINE void span_free_near(void* p, struct slice* s, const char* c
     if (kind == SLICE_LARGE && large_free_kept(s, p)) return;
     uint32_t block;
     if (kind == SLICE_SLAB && weir_likely(!tag_is_on()) && class_finds_block(slab_class(s), offset, &block)) {
-        if (slab_free_noted(h, s, p, block, call)) return;
+        if (slab_free_noted(h, s, p, block, call) || outbox_joins(h, s, p)) return;
         slab_free_alone(p, s, offset, call, h);
         return;
     }

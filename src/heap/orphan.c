@@ -115,10 +115,7 @@ static uint64_t drained_bytes_max(void) {
  * checked when its turn has come, by who takes it; and the slab waits as it is, or goes, its list checked.
  * False: reported, and some count as in use. */
 static bool drained_put(struct slice* s) {
-    if (s->free == NULL)
-        slab_collect_bare(s, "free");
-    else
-        slab_collect(s, "free");
+    slab_collect(s, "free");
     if (slab_used(s) != 0) return false;
     const size_t bytes = slab_bytes(s);
     orphans_lock();

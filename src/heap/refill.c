@@ -278,10 +278,7 @@ static bool slab_fill_bin(struct heap* h, unsigned c, struct slice* s) {
     s->flags &= (uint8_t)~SLICE_CLOSED;
     if (full_is_on()) return slab_stock(s, false);
     class_learn(h, c, s, own);
-    if (s->free == NULL && !tag_is_on())
-        slab_collect_bare(s, "malloc");
-    else
-        slab_collect(s, "malloc");
+    slab_collect(s, "malloc");
     if (exposure_is_doubted(h, s))
         exposure_resolve(h, s, "malloc");
     else if (s->free != NULL && exposure_is_sparse(h, s))
@@ -542,7 +539,7 @@ static bool turn_collects(struct heap* h, unsigned c, struct slice* s, bool own)
     if (s->free != NULL || tag_is_on()) return false;
     class_learn(h, c, s, own);
     h->left[c / 64] |= 1ull << c % 64; /* that was learnt, should the list not serve */
-    slab_collect_bare(s, "malloc");
+    slab_collect(s, "malloc");
     return true;
 }
 

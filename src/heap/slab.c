@@ -6,6 +6,7 @@
 
 #include "core/report.h"
 #include "heap/available.h"
+#include "heap/full.h"
 #include "heap/remote_bits.h"
 #include "heap/spare.h"
 #include "heap/tagged.h"
@@ -163,30 +164,31 @@ static void noted_collect(struct slice* s, const char* call) {
     }
 }
 
-/* The remote list, as its word was. `whole`: it is followed to its end, whatever the word says. */
-static void list_collect(struct slice* s, uint64_t word, bool whole, const char* call) {
+/* The remote list, as its word was; `doubt`: REMOTE_DOUBTED or 0. */
+static void list_collect(struct slice* s, uint64_t word, uint64_t doubt, const char* call) {
     uint32_t count = remote_count(word);
     block_t* first = remote_first(s, word);
+    block_t* last = remote_last(s, word);
     if (count > slab_used(s)) {
         core_report("double-free", REPORT_FREED, first, call);
         return;
     }
-    if (whole || weir_unlikely((word & REMOTE_DOUBTED) != 0)) {
-        block_t* last = slab_walk(s, first, count, call);
+    if (weir_unlikely(((word | doubt) & REMOTE_DOUBTED) != 0)) {
+        last = slab_walk(s, first, count, call);
         if (last == NULL) return; /* reported; the blocks stay counted as in use */
-        last->next = s->free;
     }
+    if (s->free != NULL) last->next = s->free;
     s->free = first;
     remote_came(s, count);
 }
 
-static WEIR_NOINLINE void remote_collect(struct slice* s, bool whole, const char* call) {
+static WEIR_NOINLINE void remote_collect(struct slice* s, uint64_t doubt, const char* call) {
     uint64_t word = load_acquire(&s->remote); /* acquire: region_bits; the exchange below decides */
     if (remote_count(word) != 0) {
         /* Acquire: pairs with the release of slab_push_remote, which published the links. That others set
          * bits the owner alone changes. */
         word = xchg_acquire(&s->remote, word & REMOTE_BITS);
-        list_collect(s, word, whole, call);
+        list_collect(s, word, doubt, call);
     }
     if (slab_has_noted(s, word)) noted_collect(s, call);
 }
@@ -195,14 +197,13 @@ WEIR_FN uint32_t slab_waiting(const struct slice* s) {
     return remote_count(load_relaxed(&s->remote)) + remote_bits_count(s);
 }
 
-/* What a look misses is found next time. */
+/* What a look misses is found next time. With tags, or checks=full, every list is followed. */
 WEIR_FN void slab_collect(struct slice* s, const char* call) {
-    if (slab_has_remote(s)) remote_collect(s, true, call);
+    if (slab_has_remote(s)) remote_collect(s, tag_is_on() || full_is_on() ? REMOTE_DOUBTED : 0, call);
 }
 
-WEIR_FN void slab_collect_bare(struct slice* s, const char* call) {
-    weir_assert(s->free == NULL);
-    if (slab_has_remote(s)) remote_collect(s, false, call);
+WEIR_FN void slab_collect_doubted(struct slice* s, const char* call) {
+    if (slab_has_remote(s)) remote_collect(s, REMOTE_DOUBTED, call);
 }
 
 WEIR_FN bool slab_disown(struct slice* s, uint32_t enough) {
@@ -247,12 +248,12 @@ static void records_let(struct region* r) {
         __atomic_fetch_sub(&r->visitors, 1, __ATOMIC_RELEASE); /* pairs with span_free */
 }
 
-/* What a list that comes leaves as it is. */
-#define REMOTE_KEPT (REMOTE_DOUBTED | REMOTE_BITS)
-/* Returns the remote word as it was. `patient`: an unowned slab stays so until enough blocks wait, *enough.
- */
-WEIR_INLINE uint64_t push_remote(struct slice* s, uint64_t first_word, block_t* first, block_t* last,
-                                 uint32_t count, bool patient, uint32_t* enough) {
+/* Returns the remote word as it was. `doubt`: as that of slab_push_remote. `patient`: an unowned slab stays
+ * so until enough blocks wait, *enough. */
+WEIR_INLINE uint64_t push_remote(struct slice* s, block_t* first, block_t* last, uint32_t count,
+                                 uint64_t doubt, bool patient, uint32_t* enough) {
+    uint64_t first_word = remote_first_word(s, first);
+    uint64_t last_word = remote_first_word(s, last);
     uint64_t word =
         load_acquire(&s->remote); /* acquire, here and below: the counts are the word's, or later */
     uint64_t wanted;
@@ -260,8 +261,8 @@ WEIR_INLINE uint64_t push_remote(struct slice* s, uint64_t first_word, block_t* 
         last->next = remote_beside(first, first_word, word);
         uint32_t all = remote_count(word) + count;
         *enough = patient ? given_enough(slab_class(s), load_relaxed(&s->counts)) : 0;
-        wanted = (uint64_t)all * REMOTE_ONE | first_word;
-        wanted |= word & (patient && all != *enough ? REMOTE_UNOWNED | REMOTE_KEPT : REMOTE_KEPT);
+        wanted = remote_joined(word, first_word, last_word, count) | doubt;
+        if (!patient || all == *enough) wanted &= ~REMOTE_UNOWNED;
         /* Release: publishes the links to slab_collect. Acquire: if the slab was unowned, its record. */
     } while (!cas_acq_rel(&s->remote, &word, wanted));
     if ((word & (REMOTE_UNOWNED | REMOTE_FIRST)) == 0) slab_nudge(s);
@@ -272,7 +273,7 @@ WEIR_FN bool slab_push_remote(struct slice* s, block_t* first, block_t* last, ui
                               uint64_t doubt) {
     struct region* r = records_hold(s);
     uint32_t enough;
-    uint64_t word = push_remote(s, remote_first_word(s, first) | doubt, first, last, count, false, &enough);
+    uint64_t word = push_remote(s, first, last, count, doubt, false, &enough);
     bool mine = (word & REMOTE_UNOWNED) != 0;
     if (!mine) available_steal(s);
     records_let(r);
@@ -299,10 +300,10 @@ WEIR_FN uint32_t slab_given(struct slice* s, uint32_t all) {
     return given_untold(all, part != 0 ? part : 1);
 }
 
-WEIR_FN bool slab_give_remote(struct slice* s, block_t* p, uint64_t word_of_p, uint32_t* waiting) {
+WEIR_FN bool slab_give_remote(struct slice* s, block_t* p, uint64_t doubt, uint32_t* waiting) {
     uint32_t enough;
     struct region* r = records_hold(s);
-    uint64_t word = push_remote(s, word_of_p, p, p, 1, true, &enough);
+    uint64_t word = push_remote(s, p, p, 1, doubt, true, &enough);
     bool was_unowned = (word & REMOTE_UNOWNED) != 0;
     uint32_t all = remote_count(word) + 1;
     *waiting = given_untold(all, enough);

@@ -3,8 +3,12 @@
  * Internal to the heap layer. It deliberately knows nothing of bins: which slab a heap allocates from is
  * refill.c's business.
  *
- *   remote word   63        62        61     60 .. 32  31 .. 28            27 .. 0
- *               [ UNOWNED | DOUBTED | BITS |  count  | first block's tag | its granule + 1, 0: none ]
+ *   remote word   63        62        61     60 .. 40  39 .. 36, 35 .. 20   19 .. 16, 15 .. 0
+ *               [ UNOWNED | DOUBTED | BITS |  count  | tag and granule + 1 | tag and granule + 1, 0: none ]
+ *                                                      of the last block     of the first one
+ *
+ * By the last block, the one that came when there was none, the list is joined to the owner's without being
+ * followed: each of its links leads to a line that another processor wrote last.
  *
  * Ownership. A slab is owned (owner word set, UNOWNED clear) or not. Only its owner sets UNOWNED, by a
  * release that publishes the whole record; whoever clears it by compare-and-swap, with acquire, is the
@@ -26,23 +30,24 @@
 #define REMOTE_UNOWNED (1ull << 63)
 #define REMOTE_DOUBTED (1ull << 62) /* a block of the list may be on it twice: see remote_mark */
 #define REMOTE_BITS (1ull << 61)    /* owned, active: others note what they free in bits: remote_bits.h */
-#define REMOTE_ONE (1ull << 32)
-#define REMOTE_FIRST 0xffffffffull
-#define REMOTE_TAG_SHIFT 28
+#define REMOTE_ONE (1ull << 40)
+#define REMOTE_LAST_SHIFT 20
+#define REMOTE_FIRST ((1ull << REMOTE_LAST_SHIFT) - 1)
+#define REMOTE_TAG_SHIFT 16
 
 WEIR_INLINE const struct size_class* slab_class(const struct slice* s) {
     return &size_classes[s->size_class];
 }
-WEIR_INLINE uint32_t remote_count(uint64_t word) { return (uint32_t)(word >> 32 & 0x1fffffff); }
+WEIR_INLINE uint32_t remote_count(uint64_t word) { return (uint32_t)(word >> 40 & 0x1fffff); }
 /* Owners do not follow all lists that come in: what would tell a double free has to be seen when a block is
  * given. A block that is on its way to a remote list says so in its first word, until the program that gets
  * it next writes there. One that says so already may be freed for the second time: returns REMOTE_DOUBTED,
  * which goes into the remote word, and its owner follows the list. Not with checks=full, whose own word it
  * is. */
+WEIR_INLINE bool remote_is_marked(const block_t* p) { return p->seal == ~(uint64_t)(uintptr_t)tag_clear(p); }
 WEIR_INLINE uint64_t remote_mark(block_t* p) {
-    uint64_t mark = ~(uint64_t)(uintptr_t)tag_clear(p);
-    if (weir_unlikely(p->seal == mark)) return REMOTE_DOUBTED;
-    p->seal = mark;
+    if (weir_unlikely(remote_is_marked(p))) return REMOTE_DOUBTED;
+    p->seal = ~(uint64_t)(uintptr_t)tag_clear(p);
     return 0;
 }
 /* Whether others noted blocks in bits; `word`: the remote word, read with acquire. */
@@ -65,6 +70,15 @@ WEIR_INLINE block_t* remote_first(const struct slice* s, uint64_t word) {
     uint64_t granule = word & ((1ull << REMOTE_TAG_SHIFT) - 1);
     if (granule == 0) return NULL;
     return tag_with(slice_address(s) + (granule - 1) * GRANULE, (unsigned)(word >> REMOTE_TAG_SHIFT) & 15);
+}
+WEIR_INLINE block_t* remote_last(const struct slice* s, uint64_t word) {
+    return remote_first(s, word >> REMOTE_LAST_SHIFT);
+}
+/* The remote word once a list of `count` blocks is before what waits; of its first and last one,
+ * remote_first_word. */
+WEIR_INLINE uint64_t remote_joined(uint64_t word, uint64_t first, uint64_t last, uint64_t count) {
+    uint64_t none = (word & REMOTE_FIRST) == 0 ? last << REMOTE_LAST_SHIFT : 0;
+    return (word & ~REMOTE_FIRST) + count * REMOTE_ONE + (first | none);
 }
 
 /* The block that the remote word starts with, as seen from one whose own word is `own`; NULL: none. */
@@ -213,11 +227,11 @@ WEIR_INLINE bool walk_is_due(const struct heap* h) {
 }
 /* Anybody: so many blocks that others freed wait, on the remote list or noted in bits; about. */
 WEIR_FN uint32_t slab_waiting(const struct slice* s);
-/* Owner: take in what other threads freed. */
+/* Owner: take in what other threads freed. A list that nothing speaks against is not followed: it is checked
+ * with the slab's own, when that one's turn has come. */
 WEIR_FN void slab_collect(struct slice* s, const char* call);
-/* The same where the slab's own list is empty and becomes a bin's now, which checks it when its turn has
- * come: a list is not followed that nothing speaks against. */
-WEIR_FN void slab_collect_bare(struct slice* s, const char* call);
+/* The same, whatever speaks for it. */
+WEIR_FN void slab_collect_doubted(struct slice* s, const char* call);
 /* Owner: give up a slab that is on no heap's list, where fewer than `enough` blocks wait, at most as many as
  * given_enough says. False: as many came in, it is still the caller's. */
 WEIR_FN bool slab_disown(struct slice* s, uint32_t enough);
@@ -226,8 +240,8 @@ WEIR_FN bool slab_disown(struct slice* s, uint32_t enough);
 WEIR_FN bool slab_push_remote(struct slice* s, block_t* first, block_t* last, uint32_t count, uint64_t doubt);
 /* Hand one block to a slab that the caller has no use for. One that nobody owns stays so until enough blocks
  * wait there, or all have come back: then it is the caller's (true). *waiting: so many blocks more wait than
- * anybody was told of. word_of_p: remote_first_word, and REMOTE_DOUBTED. */
-WEIR_FN bool slab_give_remote(struct slice* s, block_t* p, uint64_t word_of_p, uint32_t* waiting);
+ * anybody was told of. `doubt`: as above. */
+WEIR_FN bool slab_give_remote(struct slice* s, block_t* p, uint64_t doubt, uint32_t* waiting);
 /* Others are told of every so many blocks that wait, and of those that are enough: of an owned slab, and of
  * few that are built, such a part. */
 enum { GIVEN_STEP = 16, GIVEN_PART = 4 };
@@ -244,7 +258,7 @@ WEIR_INLINE bool slab_give_owned(struct slice* s, block_t* p, uint64_t word_of_p
         if (weir_unlikely(((word | word_of_p) & (REMOTE_UNOWNED | REMOTE_DOUBTED)) != 0)) return false;
         p->next = remote_beside(p, word_of_p, word);
         /* Release: publishes the link to slab_collect. */
-    } while (!cas_acq_rel(&s->remote, &word, (word & ~REMOTE_FIRST) + REMOTE_ONE + word_of_p));
+    } while (!cas_acq_rel(&s->remote, &word, remote_joined(word, word_of_p, word_of_p, 1)));
     uint32_t all = remote_count(word) + 1;
     uint64_t counts = load_acquire(&s->counts); /* acquire: as in slab_give_remote */
     bool more = all == 1 || all % GIVEN_STEP == 0 || all == counts_built(counts) / GIVEN_PART ||
@@ -267,7 +281,7 @@ WEIR_INLINE bool slab_give_left(struct slice* s, block_t* p, uint64_t word_of_p,
         if (weir_unlikely(!left || all == given_enough(k, counts))) return false;
         p->next = remote_beside(p, word_of_p, word);
         /* Release: publishes the link to slab_collect. */
-    } while (!cas_acq_rel(&s->remote, &word, (word & ~REMOTE_FIRST) + REMOTE_ONE + word_of_p));
+    } while (!cas_acq_rel(&s->remote, &word, remote_joined(word, word_of_p, word_of_p, 1)));
     *told = weir_unlikely(all % GIVEN_STEP == 0 || all == counts_used(counts)) ? all : 0;
     return true;
 }

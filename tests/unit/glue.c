@@ -393,10 +393,14 @@ static const char* slab_wrong(const struct slice* s) {
     if (s->until == 0 && s->rest != 0) return "the countdown has ended, and nobody has looked";
     uint64_t word = load_acquire(&s->remote);
     uint32_t count = 0;
-    const block_t* p = remote_first(s, word);
-    for (; p != NULL && wrong == NULL; p = p->next, count++) mark(seen, s, p, SEEN_FREE, &wrong);
+    const block_t* last = NULL;
+    for (const block_t* p = remote_first(s, word); p != NULL && wrong == NULL; last = p, p = p->next, count++)
+        mark(seen, s, p, SEEN_FREE, &wrong);
     if (wrong != NULL) return wrong;
     if (count != remote_count(word)) return "remote count is not the list's length";
+    if (count == 0 ? (word & (REMOTE_FIRST << REMOTE_LAST_SHIFT | REMOTE_FIRST)) != 0
+                   : last != remote_last(s, word))
+        return "the remote word has another last block";
     const bool bits = remote_bits_are_used(word);
     if (s->region == 0 && load_acquire(&region_bits_end) > slice_index(s)) {
         const struct slice_bits* b = slice_bits(s);

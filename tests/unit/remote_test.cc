@@ -15,6 +15,13 @@ extern "C" {
 
 namespace {
 
+// As many(), but nothing is written to them.
+std::vector<void*> bare(unsigned count, size_t size) {
+    std::vector<void*> all(count);
+    for (void*& p : all) p = unit_alloc(size);
+    return all;
+}
+
 TEST(Remote, FreesOfAnothersBlocksComeHome) {
     EXPECT_FINE(in_child([] {
         unit_attach();
@@ -61,6 +68,100 @@ TEST(Remote, OwnerTakesInWhatOthersFreed) {
         EXPECT_EQ(unit_used(s), used - 33 - alone);
         EXPECT_GE(unit_check_slabs(), 0);
     }));
+}
+
+// What others freed is joined to the owner's own list as it is, however long: none of its links but the last
+// one is looked at, each of which would be another processor's line.
+TEST(Remote, WhatOthersFreedIsJoinedToTheOwnersListUnread) {
+    for (unsigned count : {1u, 2u, 20u, 60u}) // alone, and more than an outbox's worth
+        EXPECT_FINE(in_child([=] {
+            windows_are_endless(":check_first=0:check_every=1000000");
+            unit_attach();
+            if (tag_is_on()) return; // there they are followed
+            Worker owner;
+            std::vector<void*> all;
+            owner.does([&] { all = many(100, 64); });
+            struct slice* s = unit_slice(all[0]);
+            ASSERT_EQ(unit_slice(all[99]), s);
+            for (unsigned i = 0; i < count; i++) unit_free(all[i]);
+            unit_collect();
+            ASSERT_EQ(unit_remote_count(s), count);
+            EXPECT_GE(unit_check_slabs(), 0);
+            uint32_t used = unit_used(s);
+            uint64_t* link = static_cast<uint64_t*>(all[count / 2]) + 1; // in the middle of the list
+            uint64_t unread = *link;
+            if (count > 2) *link = 16;
+            owner.does([&] {
+                unit_free(all[98]);
+                unit_free(all[99]);
+            });
+            *link = unread;
+            EXPECT_EQ(unit_remote_count(s), 0u);
+            EXPECT_LE(unit_used(s), used - count); // a bin's blocks count
+            EXPECT_GE(unit_check_slabs(), 0);
+            owner.does([&] { // all of them are given out again, once
+                std::set<void*> again;
+                for (unsigned i = 0; i < 2000; i++) EXPECT_TRUE(again.insert(unit_alloc(64)).second);
+                for (unsigned i = 0; i < count; i++) EXPECT_EQ(again.count(all[i]), 1u) << i;
+            });
+        }));
+}
+
+// A thread that collects blocks of a slab, and then owns it, frees others of it as an owner does.
+TEST(Remote, WhoCameToOwnASlabCollectsItsBlocksNoMore) {
+    EXPECT_FINE(in_child([] {
+        constexpr size_t size = 1000;
+        windows_are_endless("");
+        unit_attach();
+        if (tag_is_on()) return; // these go another way
+        Worker owner, third;
+        std::vector<void*> all;
+        owner.does([&] { all = many(20, size); });
+        struct slice* s = unit_slice(all[0]);
+        ASSERT_EQ(unit_slice(all[19]), s);
+        std::vector<void*> mine = many(size_classes[class_of(size)].capacity, size); // all of a slab
+        unit_free(all[0]);                                                           // goes alone
+        unit_free(all[1]);                                                           // is collected
+        EXPECT_EQ(unit_remote_count(s), 1u);
+        owner.end();
+        while (!unit_is_mine(s) && mine.size() < 200) mine.push_back(unit_alloc(size));
+        ASSERT_TRUE(unit_is_mine(s));
+        third.does([&] { unit_free(all[2]); });
+        EXPECT_GT(unit_remote_count(s), 0u);
+        unit_free(all[3]); // nudged
+        EXPECT_EQ(unit_remote_count(s), 0u);
+        for (unsigned i = 4; i < 20; i++) unit_free(all[i]);
+        for (void* p : mine) unit_free(p);
+        third.end();
+        unit_collect();
+        expect_nothing_left();
+    }));
+}
+
+// Its owner frees a block that another thread freed before: told at the call, wherever it is among those that
+// came in. One that the program wrote to in between is found when the list's turn has come.
+TEST(Remote, WhatAnotherThreadFreedItsOwnerMayNotFree) {
+    for (bool written : {false, true})
+        for (unsigned at : {0u, 1u, 31u, 50u, 59u}) {
+            Ended ended = in_child([=] {
+                windows_are_endless(written ? ":check_every=1" : ":check_first=0:check_every=1000000");
+                unit_attach();
+                std::vector<void*> all = many(100, 64);
+                Worker other;
+                other.does([&] {
+                    unit_free(unit_alloc(64));
+                    for (unsigned i = 0; i < 60; i++) unit_free(all[i]);
+                    unit_collect();
+                });
+                if (written) memset(all[at], 1, sizeof(uint64_t));
+                unit_free(all[at]);
+                if (written) bare(2000, 64);
+                _exit(0);
+            });
+            EXPECT_TRUE(ended.aborted()) << written << at;
+            std::string what = written ? "weir: " : "weir: double-free: already freed 0x";
+            EXPECT_EQ(ended.printed.find(what), 0u) << ended.printed;
+        }
 }
 
 // Blocks of slabs in turn go alone, each at once; of a slab that comes twice in a row together.
@@ -659,12 +760,6 @@ void gives(Giver giver, size_t size) {
     if (giver == Giver::heapless) return;
     unit_free(unit_alloc(64));
     if (giver == Giver::user) unit_free(unit_alloc(size));
-}
-// As many(), but nothing is written to them.
-std::vector<void*> bare(unsigned count, size_t size) {
-    std::vector<void*> all(count);
-    for (void*& p : all) p = unit_alloc(size);
-    return all;
 }
 constexpr Giver givers[] = {Giver::heapless, Giver::attached, Giver::user};
 
