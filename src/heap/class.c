@@ -5,7 +5,7 @@
 #include "heap/class.h"
 
 /* Slabs of one slice hold at least eight blocks; above 8 KiB eight slices do. */
-#define SLICES(b) ((b) <= 8192 ? 1 : (b) <= SLAB_MAX ? 8 : 0)
+#define SLICES(b) ((b) <= 8192 ? 1 : (b) <= SLAB_MAX ? SLAB_SLICES : 0)
 #define CAPACITY(b) (SLICES(b) * SLICE_BYTES / (b))
 #define ENOUGH(b) (CAPACITY(b) < 16 ? 1 : CAPACITY(b) > 256 ? 32 : CAPACITY(b) / 8)
 /* The inverse of an odd number modulo 2^64 by Newton's steps: 5 bits, then twice as many with each. */

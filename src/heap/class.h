@@ -18,6 +18,7 @@ enum {
     SMALL_MAX = 1024, /* the fast path serves sizes up to here */
     SMALL_CLASSES = SMALL_MAX / GRANULE,
     SLAB_MAX = 65536, /* largest block that lives in a slab */
+    SLAB_SLICES = 8,  /* of the longest one */
     SLAB_CLASSES = SMALL_CLASSES + 6 * 8,
     CHUNK_MAX = 8 * SLAB_MAX, /* largest block that has a class */
     CLASS_COUNT = SLAB_CLASSES + 3 * 8

@@ -79,12 +79,24 @@ static WEIR_NOINLINE void slab_left_gave(struct slice* s, uint32_t all) {
     release_poke();
 }
 
+/* Whether the outbox's list is as it was made. If not, a block of it was freed again meanwhile, as by its
+ * owner, or written to. */
+static bool outbox_is_whole(const struct outbox* o) {
+    const block_t* p = o->first;
+    for (uint32_t left = o->count; left > 1; left--) {
+        if (p == NULL || !slab_holds_block(o->slab, p)) return false;
+        p = p->next;
+    }
+    return p == o->last;
+}
+
 /* The outbox's blocks go to their slab; the heap adopts the slab if nobody owns it. That it may own it
  * itself by now makes no difference: it is nudged like any other owner. */
 static void outbox_flush(struct heap* h, struct outbox* o) {
     struct slice* s = o->slab;
     uint32_t count = o->count;
     if (count == 0) return;
+    if (!outbox_is_whole(o)) o->doubted = true;
     o->count = 0;
     o->slab = NULL;
     size_t bytes = count * (size_t)slab_class(s)->bytes;
@@ -143,9 +155,10 @@ static bool slab_collect_finds(struct slice* s, const block_t* p, bool full, con
         slab_collect(s, call);
         return noted;
     }
+    uint32_t used = slab_used(s);
     slab_collect_doubted(s, call);
-    const block_t* q = s->free;
-    for (uint32_t i = slab_unsorted(s); i != 0 && q != NULL && slab_holds_block(s, q); q = q->next, i--)
+    uint32_t came = used - slab_used(s);
+    for (const block_t* q = s->free; came != 0 && q != NULL && slab_holds_block(s, q); q = q->next, came--)
         if (q == p) return true;
     return noted;
 }
@@ -345,10 +358,12 @@ static WEIR_NOINLINE void slab_free_alone(block_t* p, struct slice* s, size_t of
         (left ? slab_left_gave : slab_gave)(s, told);
 }
 
-/* One more block of another thread's slab whose blocks are being collected, but for the last one. */
+/* One more block of another thread's slab whose blocks are being collected, but for the last one, and for
+ * what outbox_put has to look at. */
 WEIR_INLINE bool outbox_joins(struct heap* h, struct slice* s, block_t* p) {
     struct outbox* o = outbox_of(h, s);
-    if (o->slab != s || o->count >= OUTBOX_BLOCKS - 1 || remote_is_marked(p)) return false;
+    if (o->slab != s || o->count >= OUTBOX_BLOCKS - 1) return false;
+    if (remote_is_marked(p) || p == o->first || p == remote_first(s, load_relaxed(&s->remote))) return false;
     if (owner_heap(load_relaxed(&s->owner)) == h) return false; /* by now */
     if ((o->count + 1u) * slab_class(s)->bytes >= OUTBOX_BYTES) return false;
     heap_enter(h);

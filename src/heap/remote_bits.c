@@ -34,7 +34,10 @@ WEIR_FN void remote_bits_end_now(struct slice* s) {
     uint32_t count;
     block_t* last;
     block_t* first = remote_bits_take(s, true, &last, &count);
-    if (first != NULL) (void)slab_push_remote(s, first, last, count, 0);
+    if (first == NULL) return;
+    uint64_t doubt = 0;
+    for (block_t* p = first; p != NULL; p = p->next) doubt |= remote_mark(p);
+    (void)slab_push_remote(s, first, last, count, doubt);
 }
 
 WEIR_FN block_t* remote_bits_late(struct slice* s, uint32_t block) {

@@ -258,6 +258,8 @@ WEIR_INLINE uint64_t push_remote(struct slice* s, block_t* first, block_t* last,
         load_acquire(&s->remote); /* acquire, here and below: the counts are the word's, or later */
     uint64_t wanted;
     do {
+        *enough = 0;
+        if (weir_unlikely((word & REMOTE_OVER) != 0)) return word & ~REMOTE_UNOWNED; /* dropped */
         last->next = remote_beside(first, first_word, word);
         uint32_t all = remote_count(word) + count;
         *enough = patient ? given_enough(slab_class(s), load_relaxed(&s->counts)) : 0;

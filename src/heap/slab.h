@@ -34,6 +34,11 @@
 #define REMOTE_LAST_SHIFT 20
 #define REMOTE_FIRST ((1ull << REMOTE_LAST_SHIFT) - 1)
 #define REMOTE_TAG_SHIFT 16
+static_assert((SLAB_SLICES << SLICE_SHIFT) / GRANULE < 1 << REMOTE_TAG_SHIFT,
+              "any granule of a slab, and none");
+/* A count that has one of these is more than any slab has: some were freed twice. No more are added, so that
+ * it stays what it is, and the owner reports it. */
+#define REMOTE_OVER (0x1full << 56)
 
 WEIR_INLINE const struct size_class* slab_class(const struct slice* s) {
     return &size_classes[s->size_class];
@@ -255,7 +260,8 @@ WEIR_INLINE uint32_t given_enough(const struct size_class* k, uint64_t counts) {
 WEIR_INLINE bool slab_give_owned(struct slice* s, block_t* p, uint64_t word_of_p, uint32_t* told) {
     uint64_t word = load_relaxed(&s->remote); /* relaxed: the compare below decides */
     do {
-        if (weir_unlikely(((word | word_of_p) & (REMOTE_UNOWNED | REMOTE_DOUBTED)) != 0)) return false;
+        if (weir_unlikely(((word | word_of_p) & (REMOTE_UNOWNED | REMOTE_DOUBTED | REMOTE_OVER)) != 0))
+            return false;
         p->next = remote_beside(p, word_of_p, word);
         /* Release: publishes the link to slab_collect. */
     } while (!cas_acq_rel(&s->remote, &word, remote_joined(word, word_of_p, word_of_p, 1)));
@@ -275,7 +281,8 @@ WEIR_INLINE bool slab_give_left(struct slice* s, block_t* p, uint64_t word_of_p,
     uint64_t counts;
     uint32_t all;
     do {
-        bool left = ((word | word_of_p) & (REMOTE_UNOWNED | REMOTE_DOUBTED)) == REMOTE_UNOWNED;
+        uint64_t flags = (word | word_of_p) & (REMOTE_UNOWNED | REMOTE_DOUBTED | REMOTE_OVER);
+        bool left = flags == REMOTE_UNOWNED;
         all = remote_count(word) + 1;
         counts = load_relaxed(&s->counts);
         if (weir_unlikely(!left || all == given_enough(k, counts))) return false;
