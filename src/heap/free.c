@@ -92,10 +92,9 @@ static bool outbox_is_whole(const struct outbox* o) {
 
 /* The outbox's blocks go to their slab; the heap adopts the slab if nobody owns it. That it may own it
  * itself by now makes no difference: it is nudged like any other owner. */
-static void outbox_flush(struct heap* h, struct outbox* o) {
+static WEIR_NOINLINE void outbox_send(struct heap* h, struct outbox* o) {
     struct slice* s = o->slab;
     uint32_t count = o->count;
-    if (count == 0) return;
     if (!outbox_is_whole(o)) o->doubted = true;
     o->count = 0;
     o->slab = NULL;
@@ -109,7 +108,8 @@ static void outbox_flush(struct heap* h, struct outbox* o) {
 }
 
 WEIR_FN void outbox_flush_all(struct heap* h) {
-    for (unsigned i = 0; i < OUTBOX_SLOTS; i++) outbox_flush(h, &h->outbox[i]);
+    for (unsigned i = 0; i < OUTBOX_SLOTS; i++)
+        if (h->outbox[i].count != 0) outbox_send(h, &h->outbox[i]);
 }
 
 static struct outbox* outbox_of(struct heap* h, const struct slice* s) {
@@ -134,7 +134,7 @@ static void outbox_put(struct heap* h, struct slice* s, block_t* p, const char* 
         return;
     }
     if (o->slab != s) {
-        outbox_flush(h, o);
+        if (o->count != 0) outbox_send(h, o);
         *o = (struct outbox){
             .slab = s, .first = NULL, .last = p, .count = 0, .doubted = false, .lone = o->lone};
     }
@@ -143,7 +143,7 @@ static void outbox_put(struct heap* h, struct slice* s, block_t* p, const char* 
     o->first = p;
     o->count++;
     if (o->count >= OUTBOX_BLOCKS || (size_t)o->count * slab_class(s)->bytes >= OUTBOX_BYTES)
-        outbox_flush(h, o);
+        outbox_send(h, o);
 }
 
 /* Owner: take in what others freed of the slab; whether p, which it frees now, is among it. A block that is
@@ -360,9 +360,9 @@ static WEIR_NOINLINE void slab_free_alone(block_t* p, struct slice* s, size_t of
 
 /* One more block of another thread's slab whose blocks are being collected, but for the last one, and for
  * what outbox_put has to look at. */
-WEIR_INLINE bool outbox_joins(struct heap* h, struct slice* s, block_t* p) {
-    struct outbox* o = outbox_of(h, s);
-    if (o->slab != s || o->count >= OUTBOX_BLOCKS - 1) return false;
+static WEIR_NOINLINE bool outbox_joins(struct heap* h, struct outbox* o, block_t* p) {
+    struct slice* s = o->slab;
+    if (o->count >= OUTBOX_BLOCKS - 1) return false;
     if (remote_is_marked(p) || p == o->first || p == remote_first(s, load_relaxed(&s->remote))) return false;
     if (owner_heap(load_relaxed(&s->owner)) == h) return false; /* by now */
     if ((o->count + 1u) * slab_class(s)->bytes >= OUTBOX_BYTES) return false;
@@ -386,7 +386,9 @@ static WEIR_NOINLINE void span_free_near(void* p, struct slice* s, const char* c
     if (kind == SLICE_LARGE && large_free_kept(s, p)) return;
     uint32_t block;
     if (kind == SLICE_SLAB && weir_likely(!tag_is_on()) && class_finds_block(slab_class(s), offset, &block)) {
-        if (slab_free_noted(h, s, p, block, call) || outbox_joins(h, s, p)) return;
+        if (slab_free_noted(h, s, p, block, call)) return;
+        struct outbox* o = outbox_of(h, s);
+        if (o->slab == s && outbox_joins(h, o, p)) return;
         slab_free_alone(p, s, offset, call, h);
         return;
     }
