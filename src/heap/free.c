@@ -358,12 +358,13 @@ static WEIR_NOINLINE void slab_free_alone(block_t* p, struct slice* s, size_t of
         (left ? slab_left_gave : slab_gave)(s, told);
 }
 
-/* One more block of another thread's slab whose blocks are being collected, but for the last one, and for
- * what outbox_put has to look at. */
-static WEIR_NOINLINE bool outbox_joins(struct heap* h, struct outbox* o, block_t* p) {
+/* One more block of the outbox's slab, at `offset` from its start, but for the last one, and for what
+ * outbox_put has to look at. Without tags. */
+static WEIR_NOINLINE bool outbox_joins(struct heap* h, struct outbox* o, block_t* p, size_t offset) {
     struct slice* s = o->slab;
     if (o->count >= OUTBOX_BLOCKS - 1) return false;
-    if (remote_is_marked(p) || p == o->first || p == remote_first(s, load_relaxed(&s->remote))) return false;
+    uint64_t first = load_relaxed(&s->remote) & REMOTE_FIRST;
+    if (remote_is_marked(p) || p == o->first || first == offset / GRANULE + 1) return false;
     if (owner_heap(load_relaxed(&s->owner)) == h) return false; /* by now */
     if ((o->count + 1u) * slab_class(s)->bytes >= OUTBOX_BYTES) return false;
     heap_enter(h);
@@ -388,7 +389,7 @@ static WEIR_NOINLINE void span_free_near(void* p, struct slice* s, const char* c
     if (kind == SLICE_SLAB && weir_likely(!tag_is_on()) && class_finds_block(slab_class(s), offset, &block)) {
         if (slab_free_noted(h, s, p, block, call)) return;
         struct outbox* o = outbox_of(h, s);
-        if (o->slab == s && outbox_joins(h, o, p)) return;
+        if (o->slab == s && outbox_joins(h, o, p, offset)) return;
         slab_free_alone(p, s, offset, call, h);
         return;
     }
