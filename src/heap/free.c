@@ -300,33 +300,21 @@ static WEIR_NOINLINE void slab_free_late(struct slice* s, uint32_t block) {
     release_poke();
 }
 
-/* A block of the caller's own slab, which it was nudged to look at. False: it is to go the slow way. */
-WEIR_INLINE bool slab_free_looked(struct slice* s, block_t* p, uint32_t block, const char* call) {
-    if (!remote_bits_look_suffices(s)) return false;
+/* A block of the caller's own slab, whose bit it was nudged to look at. */
+WEIR_INLINE void slab_free_looked(struct slice* s, block_t* p, uint32_t block, const char* call) {
     if (weir_unlikely(remote_bit_is_set(s, block)))
         core_report("double-free", REPORT_FREED, p, call);
     else
         slab_push(s, p);
-    return true;
 }
 
-/* Note the block in its slab, if that is another thread's and notes are taken. False: it is to go the other
- * way. */
-WEIR_INLINE bool slab_free_noted(struct heap* h, struct slice* s, block_t* p, uint32_t block,
-                                 const char* call) {
-    if (!remote_bits_are_used(load_relaxed(&s->remote))) return false;
-    if (owner_heap(load_relaxed(&s->owner)) == h) return slab_free_looked(s, p, block, call);
-    enum noted noted = remote_bits_note(s, block);
-    if (weir_unlikely(noted < NOTED_FIRST)) {
-        if (noted == NOTED_NOT) return false;
-        if (noted == NOTED_LATE)
-            slab_free_late(s, block);
-        else
-            core_report("double-free", REPORT_FREED, p, call);
-    } else if (noted == NOTED_FIRST || block % NOTED_STEP == 0) {
-        slab_noted(s, block, noted == NOTED_FIRST);
-    }
-    return true;
+/* A block that was noted too late, or was noted already. */
+static WEIR_NOINLINE void slab_free_misnoted(struct slice* s, block_t* p, uint32_t block, enum noted noted,
+                                             const char* call) {
+    if (noted == NOTED_LATE)
+        slab_free_late(s, block);
+    else
+        core_report("double-free", REPORT_FREED, p, call);
 }
 
 /* A block that was to go to its slab's owner at once, which the slab has none of or is not to get it so. */
@@ -358,9 +346,8 @@ static WEIR_NOINLINE void slab_free_alone(block_t* p, struct slice* s, size_t of
         (left ? slab_left_gave : slab_gave)(s, told);
 }
 
-/* One more block of the outbox's slab, at `offset` from its start, but for the last one, and for what
- * outbox_put has to look at. Without tags. */
-static WEIR_NOINLINE bool outbox_joins(struct heap* h, struct outbox* o, block_t* p, size_t offset) {
+/* One more block of the outbox's slab, but for the last one, and for what outbox_put has to look at. */
+WEIR_INLINE bool outbox_joins(struct heap* h, struct outbox* o, block_t* p, size_t offset) {
     struct slice* s = o->slab;
     if (o->count >= OUTBOX_BLOCKS - 1) return false;
     uint64_t first = load_relaxed(&s->remote) & REMOTE_FIRST;
@@ -376,6 +363,38 @@ static WEIR_NOINLINE bool outbox_joins(struct heap* h, struct outbox* o, block_t
     return true;
 }
 
+/* The same where it may be one of several of its slab. */
+static WEIR_NOINLINE void slab_free_unnoted(block_t* p, struct slice* s, size_t offset, const char* call,
+                                            struct heap* h) {
+    struct outbox* o = outbox_of(h, s);
+    if (o->slab == s && outbox_joins(h, o, p, offset)) return;
+    slab_free_alone(p, s, offset, call, h);
+}
+
+/* A block of a slab that is not the caller's, or that it is to look at: noted in the slab where notes are
+ * taken. Without tags. All calls from here are the last thing that is done, so that there is no frame. */
+WEIR_INLINE void slab_free_near(block_t* p, struct slice* s, size_t offset, uint32_t block, const char* call,
+                                struct heap* h) {
+    if (remote_bits_are_used(load_relaxed(&s->remote))) {
+        enum noted noted = NOTED_NOT;
+        if (owner_heap(load_relaxed(&s->owner)) != h) {
+            noted = remote_bits_note(s, block);
+        } else if (remote_bits_look_suffices(s)) {
+            slab_free_looked(s, p, block, call);
+            return;
+        }
+        if (weir_likely(noted >= NOTED_FIRST)) {
+            if (noted == NOTED_FIRST || block % NOTED_STEP == 0) slab_noted(s, block, noted == NOTED_FIRST);
+            return;
+        }
+        if (noted != NOTED_NOT) {
+            slab_free_misnoted(s, p, block, noted, call);
+            return;
+        }
+    }
+    slab_free_unnoted(p, s, offset, call, h);
+}
+
 /* What lies in no chunk. */
 static WEIR_NOINLINE void span_free_near(void* p, struct slice* s, const char* call, struct heap* h) {
     size_t offset = (uintptr_t)p & (SLICE_BYTES - 1);
@@ -386,14 +405,10 @@ static WEIR_NOINLINE void span_free_near(void* p, struct slice* s, const char* c
     uint8_t kind = load_relaxed(&s->kind);
     if (kind == SLICE_LARGE && large_free_kept(s, p)) return;
     uint32_t block;
-    if (kind == SLICE_SLAB && weir_likely(!tag_is_on()) && class_finds_block(slab_class(s), offset, &block)) {
-        if (slab_free_noted(h, s, p, block, call)) return;
-        struct outbox* o = outbox_of(h, s);
-        if (o->slab == s && outbox_joins(h, o, p, offset)) return;
-        slab_free_alone(p, s, offset, call, h);
-        return;
-    }
-    free_unkept(p, call);
+    if (kind == SLICE_SLAB && weir_likely(!tag_is_on()) && class_finds_block(slab_class(s), offset, &block))
+        slab_free_near(p, s, offset, block, call, h);
+    else
+        free_unkept(p, call);
 }
 
 /* A larger block that the thread can keep goes without a frame. */
