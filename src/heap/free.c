@@ -126,6 +126,13 @@ static bool outbox_is_passed(struct heap* h, const struct slice* s) {
     return true;
 }
 
+WEIR_INLINE void outbox_add(struct outbox* o, block_t* p) {
+    if (remote_mark(p) != 0) o->doubted = true;
+    p->next = o->first;
+    o->first = p;
+    o->count++;
+}
+
 static void outbox_put(struct heap* h, struct slice* s, block_t* p, const char* call) {
     struct outbox* o = outbox_of(h, s);
     /* The first one of a list that waits is nobody's, whoever takes the list in meanwhile. */
@@ -138,10 +145,7 @@ static void outbox_put(struct heap* h, struct slice* s, block_t* p, const char* 
         *o = (struct outbox){
             .slab = s, .first = NULL, .last = p, .count = 0, .doubted = false, .lone = o->lone};
     }
-    if (remote_mark(p) != 0) o->doubted = true;
-    p->next = o->first;
-    o->first = p;
-    o->count++;
+    outbox_add(o, p);
     if (o->count >= OUTBOX_BLOCKS || (size_t)o->count * slab_class(s)->bytes >= OUTBOX_BYTES)
         outbox_send(h, o);
 }
@@ -355,10 +359,7 @@ WEIR_INLINE bool outbox_joins(struct heap* h, struct outbox* o, block_t* p, size
     if (owner_heap(load_relaxed(&s->owner)) == h) return false; /* by now */
     if ((o->count + 1u) * slab_class(s)->bytes >= OUTBOX_BYTES) return false;
     heap_enter(h);
-    (void)remote_mark(p);
-    p->next = o->first;
-    o->first = p;
-    o->count++;
+    outbox_add(o, p);
     heap_leave(h);
     return true;
 }

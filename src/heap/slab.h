@@ -44,12 +44,13 @@ WEIR_INLINE const struct size_class* slab_class(const struct slice* s) {
     return &size_classes[s->size_class];
 }
 WEIR_INLINE uint32_t remote_count(uint64_t word) { return (uint32_t)(word >> 40 & 0x1fffff); }
+/* Whether remote_mark was here. */
+WEIR_INLINE bool remote_is_marked(const block_t* p) { return p->seal == ~(uint64_t)(uintptr_t)tag_clear(p); }
 /* Owners do not follow all lists that come in: what would tell a double free has to be seen when a block is
  * given. A block that is on its way to a remote list says so in its first word, until the program that gets
  * it next writes there. One that says so already may be freed for the second time: returns REMOTE_DOUBTED,
  * which goes into the remote word, and its owner follows the list. Not with checks=full, whose own word it
  * is. */
-WEIR_INLINE bool remote_is_marked(const block_t* p) { return p->seal == ~(uint64_t)(uintptr_t)tag_clear(p); }
 WEIR_INLINE uint64_t remote_mark(block_t* p) {
     if (weir_unlikely(remote_is_marked(p))) return REMOTE_DOUBTED;
     p->seal = ~(uint64_t)(uintptr_t)tag_clear(p);
