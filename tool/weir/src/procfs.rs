@@ -20,7 +20,7 @@ pub struct Stat {
     pub start_ticks: u64,
     /// Resident pages.
     pub resident_pages: u64,
-    /// Address of the stack's start, new with each exec; 0 where it may not be seen.
+    /// Address of the stack's start, new with each exec; 0 where it may not be seen, or not yet.
     pub start_stack: u64,
 }
 
@@ -38,6 +38,9 @@ fn parse_stat(text: &str) -> Option<Stat> {
     // The numbers are those of proc(5), where the state is field 3.
     let field = |number: usize| fields.get(number - 3);
     let number = |at: usize| field(at)?.parse::<u64>().ok();
+    // An exec puts the stack's start where the arguments begin, and then below what it pushes under them.
+    let start_stack = number(28)?;
+    let is_set_up = start_stack != number(48).unwrap_or(0);
     Some(Stat {
         name,
         state: field(3)?.chars().next()?,
@@ -45,7 +48,7 @@ fn parse_stat(text: &str) -> Option<Stat> {
         children_faults: number(11)?,
         start_ticks: number(22)?,
         resident_pages: number(24)?,
-        start_stack: number(28)?,
+        start_stack: if is_set_up { start_stack } else { 0 },
     })
 }
 
@@ -169,6 +172,15 @@ mod tests {
         }
         assert_eq!(parse_stat(""), None);
         assert_eq!(parse_stat(")("), None);
+    }
+
+    #[test]
+    fn a_stack_that_an_exec_still_builds_has_no_start() {
+        // LINE ends with field 44; the arguments' start is field 48.
+        let with_arguments = |start: u64| format!("{LINE} 0 0 0 {start} 0 0 0 0");
+        let start = |line: &str| parse_stat(line).map(|stat| stat.start_stack);
+        assert_eq!(start(&with_arguments(140721)), Some(0));
+        assert_eq!(start(&with_arguments(140999)), Some(140721));
     }
 
     #[test]
