@@ -19,9 +19,13 @@
  * SPDX-License-Identifier: Apache-2.0
  */
 #include "contract.h"
+#include <elf.h>
 #include <pthread.h>
+#include <sched.h>
 #include <stdbool.h>
 #include <sys/ptrace.h>
+#include <sys/uio.h>
+#include <sys/user.h>
 #include <ucontext.h>
 
 #include "weir/weir.h"
@@ -50,10 +54,9 @@ static volatile sig_atomic_t is_child; /* one that returns */
 static bool blocks_are_mine = true;    /* what was given back to another thread's slab, the child has not */
 static int in_hand = -1;               /* slot that the call frees or resizes; its content may be gone */
 static unsigned long forks;
-static uintptr_t library;     /* where its code begins */
-static uint8_t seen[1 << 19]; /* forks by the instruction's place, in this state */
+enum { LIBRARY_MAX = 1 << 19, PROGRAM_MAX = 1 << 16 };
+static uintptr_t library; /* where its code begins */
 static uintptr_t program;
-static uint8_t seen_in_program[1 << 16];
 
 static struct weir_pool* pool; /* that the state's objects in `slots` come from; NULL: they are malloc's */
 
@@ -213,19 +216,15 @@ static void child_wait(pid_t pid, const char* kind, uintptr_t pc) {
     _exit(1); /* the checks of the children that come would be taken for failed, too */
 }
 
-/* Whether to fork here: in the library or what pools have inlined into the program, and not over and over. */
-static bool is_new(uintptr_t pc) {
-    const uint8_t times = pool != NULL ? 1 : 2;
-    size_t offset = pc - library;
-    if (offset < sizeof seen) return inside && seen[offset]++ < times;
-    offset = pc - program;
-    return inside && pool != NULL && offset < sizeof seen_in_program && seen_in_program[offset]++ < times;
+/* Whether to fork here: in the library or what pools have inlined into the program. */
+static bool is_ours(uintptr_t pc) {
+    return inside && (pc - library < LIBRARY_MAX || (pool != NULL && pc - program < PROGRAM_MAX));
 }
 
 static void on_fork(int unused, siginfo_t* unused_info, void* context) {
     (void)unused, (void)unused_info;
     int saved_errno = errno;
-    if (is_new(context_pc(context))) {
+    if (is_ours(context_pc(context))) {
         forks++;
         pid_t returns = fork();
         if (returns == 0) {
@@ -555,21 +554,22 @@ static const struct state {
     const char* name;
     const char* options;
     void (*run)(void);
+    unsigned times; /* that the handler runs at an instruction */
 } states[] = {
-    {"fast", WALKED, fast},
-    {"refill", WALKED ":release=off", refill},
-    {"last", WALKED ":release=off", last},
-    {"wide", WALKED ":release=off", wide},
-    {"spans", WALKED ":release=off", spans},
-    {"remote", WALKED ":release=off", remote},
-    {"left", WALKED ":release=off", left},
-    {"nudged", WALKED ":release=off", nudged},
-    {"sorted", WALKED ":thread_free_max=0", nudged},
-    {"full", "checks=full:release=off", full},
-    {"pool by its functions", WALKED ":release=off", pool_functions},
-    {"pool by its macros", WALKED ":release=off", pool_words},
-    {"limited pool", WALKED ":release=off", pool_limited},
-    {"pool under the tool", WALKED ":release=off", pool_wired},
+    {"fast", WALKED, fast, 2},
+    {"refill", WALKED ":release=off", refill, 2},
+    {"last", WALKED ":release=off", last, 2},
+    {"wide", WALKED ":release=off", wide, 2},
+    {"spans", WALKED ":release=off", spans, 2},
+    {"remote", WALKED ":release=off", remote, 2},
+    {"left", WALKED ":release=off", left, 2},
+    {"nudged", WALKED ":release=off", nudged, 2},
+    {"sorted", WALKED ":thread_free_max=0", nudged, 2},
+    {"full", "checks=full:release=off", full, 2},
+    {"pool by its functions", WALKED ":release=off", pool_functions, 1},
+    {"pool by its macros", WALKED ":release=off", pool_words, 1},
+    {"limited pool", WALKED ":release=off", pool_limited, 1},
+    {"pool under the tool", WALKED ":release=off", pool_wired, 1},
 };
 enum { STATES = sizeof states / sizeof *states };
 
@@ -590,9 +590,35 @@ static void state_main(const struct state* state) {
     _exit(contract_failed());
 }
 
-/* The tracer: a step, the handler, a step. */
-static void trace(pid_t pid) {
+/* How often the handler ran at each instruction of the state, by its address; open addressing. */
+enum { PLACES = 1 << 16 };
+static struct place {
+    uintptr_t pc;
+    unsigned times;
+} places[PLACES];
+
+static struct place* place_of(uintptr_t pc) {
+    size_t at = (pc * 0x9e3779b97f4a7c15u) >> 48;
+    while (places[at].pc != 0 && places[at].pc != pc) at = (at + 1) % PLACES;
+    places[at].pc = pc;
+    return &places[at];
+}
+
+static uintptr_t stopped_at(pid_t pid) {
+    struct user_regs_struct registers;
+    struct iovec all = {&registers, sizeof registers};
+    if (ptrace(PTRACE_GETREGSET, pid, (void*)NT_PRSTATUS, &all) != 0) EXPECT(!"registers");
+#ifdef __x86_64__
+    return registers.rip;
+#else
+    return registers.pc;
+#endif
+}
+
+/* The tracer: a step, the handler, a step; or the next step where the handler ran often enough. */
+static void trace(pid_t pid, unsigned times) {
     int stepping = 0;
+    memset(places, 0, sizeof places);
     for (;;) {
         int status;
         if (waitpid(pid, &status, 0) != pid || !WIFSTOPPED(status)) {
@@ -600,11 +626,15 @@ static void trace(pid_t pid) {
             return;
         }
         int signal = WSTOPSIG(status);
-        uint64_t blocked = 0;
-        ptrace(PTRACE_GETSIGMASK, pid, (void*)sizeof blocked, &blocked);
-        if (signal == SIGTRAP && stepping && (blocked >> (SIGNAL_FORK - 1) & 1) == 0) {
-            ptrace(PTRACE_CONT, pid, NULL, (void*)SIGNAL_FORK);
-            continue;
+        struct place* place = signal == SIGTRAP && stepping ? place_of(stopped_at(pid)) : NULL;
+        if (place != NULL && place->times < times) {
+            uint64_t blocked = 0;
+            ptrace(PTRACE_GETSIGMASK, pid, (void*)sizeof blocked, &blocked);
+            if ((blocked >> (SIGNAL_FORK - 1) & 1) == 0) {
+                place->times++;
+                ptrace(PTRACE_CONT, pid, NULL, (void*)SIGNAL_FORK);
+                continue;
+            }
         }
         if (signal == SIGNAL_STEP) stepping = 1;
         if (signal == SIGNAL_DONE) stepping = 0;
@@ -642,8 +672,17 @@ static void wire_check(struct weir_wire_header* file) {
     for (uint32_t i = 0; i < file->slots_claimed && i < WIRE_SLOTS; i++) EXPECT_EQ(slot[i].pools_turn % 2, 0);
 }
 
+/* The tracer and whom it traces run in turns: that costs less on one processor than on two. */
+static void processor_keep(void) {
+    cpu_set_t here;
+    CPU_ZERO(&here);
+    CPU_SET((unsigned)sched_getcpu(), &here);
+    EXPECT_EQ(sched_setaffinity(0, sizeof here, &here), 0);
+}
+
 int main(int argc, char** argv) {
     contract_begin();
+    processor_keep();
     for (int i = 0; i < STATES; i++) {
         if (argc > 1 && strcmp(argv[1], states[i].name) == 0) state_main(&states[i]);
         if (argc > 1) continue;
@@ -656,7 +695,7 @@ int main(int argc, char** argv) {
             execl("/proc/self/exe", argv[0], states[i].name, NULL);
             _exit(99);
         }
-        trace(pid);
+        trace(pid, states[i].times);
         if (wire != NULL) wire_check(wire);
     }
     return contract_end();

@@ -216,8 +216,10 @@ def main():
         by_program = {}
         for run in runs:
             by_program.setdefault(run.program, []).append(run)
+        # Those that may take longest begin first, so that none of them is left running alone at the end.
+        groups = sorted(by_program.values(), key=lambda group: -max(run.timeout for run in group))
         chain = lambda group: [r for run in group for r in one(run, compilers, directory, libs)]
-        for group_results in pool.map(chain, by_program.values()):
+        for group_results in pool.map(chain, groups):
             for _, line in group_results:
                 print(line, flush=True)
             results += group_results
