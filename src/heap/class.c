@@ -1,4 +1,4 @@
-/* class.c: the table of class.h, laid out at compile time.
+/* class.c: the tables of class.h, laid out at compile time.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -33,6 +33,14 @@ WEIR_VAR struct size_class size_classes[CLASS_COUNT] = {
     ROWS8(4096, 512),     ROWS8(8192, 1024),    ROWS8(16384, 2048), ROWS8(32768, 4096), ROWS8(65536, 8192),
     ROWS8(131072, 16384), ROWS8(262144, 32768),
 };
+
+/* Eight classes, for sizes from (SMALL_MAX << d) + 1 on, each of 1 << d steps. */
+#define STEPS(d, k) [(8 + (k)) << (d)...((9 + (k)) << (d)) - 1] = 8 * (d) + (k)
+#define STEPS8(d)                                                                                            \
+    STEPS(d, 0), STEPS(d, 1), STEPS(d, 2), STEPS(d, 3), STEPS(d, 4), STEPS(d, 5), STEPS(d, 6), STEPS(d, 7)
+
+WEIR_UNWRITTEN WEIR_VAR uint8_t medium_of_steps[MEDIUM_STEPS] = {STEPS8(0), STEPS8(1), STEPS8(2),
+                                                                 STEPS8(3), STEPS8(4), STEPS8(5)};
 
 WEIR_FN void classes_start(bool apart) {
     for (unsigned c = 0; c < SLAB_CLASSES && apart; c++) {

@@ -41,10 +41,17 @@ WEIR_VAR_DECL struct size_class size_classes[CLASS_COUNT]; /* written by classes
  * block has. */
 WEIR_FN void classes_start(bool apart);
 
+/* By (size - 1) / MEDIUM_STEP, for sizes above SMALL_MAX and up to SLAB_MAX: the class, less SMALL_CLASSES.
+ * Looked up, as the instruction that finds the highest bit takes some processors as long as ten others. No
+ * constant: it lies on a page that every process has. */
+enum { MEDIUM_STEP = SMALL_MAX / 8, MEDIUM_STEPS = SLAB_MAX / MEDIUM_STEP };
+WEIR_VAR_DECL uint8_t medium_of_steps[MEDIUM_STEPS];
+
 /* Class of the smallest blocks that hold `size` bytes, 1 <= size <= CHUNK_MAX. */
 WEIR_INLINE unsigned class_of(size_t size) {
     size_t last = size - 1;
     if (weir_likely(last < SMALL_MAX)) return (unsigned)(last / GRANULE);
+    if (weir_likely(last < SLAB_MAX)) return SMALL_CLASSES + medium_of_steps[last / MEDIUM_STEP];
     unsigned log = bit_high(last);
     return SMALL_CLASSES + (log - 10) * 8 + (unsigned)((last >> (log - 3)) & 7);
 }
