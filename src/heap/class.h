@@ -42,7 +42,7 @@ WEIR_VAR_DECL struct size_class size_classes[CLASS_COUNT]; /* written by classes
 WEIR_FN void classes_start(bool apart);
 
 /* By (size - 1) / MEDIUM_STEP, for sizes above SMALL_MAX and up to SLAB_MAX: the class, less SMALL_CLASSES.
- * Looked up, as the instruction that finds the highest bit takes some processors as long as ten others. No
+ * Looked up, as the instruction that finds the highest bit is many micro-operations on some processors. No
  * constant: it lies on a page that every process has. */
 enum { MEDIUM_STEP = SMALL_MAX / 8, MEDIUM_STEPS = SLAB_MAX / MEDIUM_STEP };
 WEIR_VAR_DECL uint8_t medium_of_steps[MEDIUM_STEPS];

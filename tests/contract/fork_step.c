@@ -596,10 +596,15 @@ static struct place {
     uintptr_t pc;
     unsigned times;
 } places[PLACES];
+static unsigned places_taken;
 
 static struct place* place_of(uintptr_t pc) {
     size_t at = (pc * 0x9e3779b97f4a7c15u) >> 48;
     while (places[at].pc != 0 && places[at].pc != pc) at = (at + 1) % PLACES;
+    if (places[at].pc == 0 && ++places_taken == PLACES) {
+        EXPECT(!"a place for each instruction");
+        exit(contract_end());
+    }
     places[at].pc = pc;
     return &places[at];
 }
@@ -615,10 +620,23 @@ static uintptr_t stopped_at(pid_t pid) {
 #endif
 }
 
+/* The tracer and whom it traces run in turns, which costs less on one processor than on two. But the library
+ * starts with all there are: it makes as many arenas. */
+static cpu_set_t everywhere, here;
+static void processors_learn(void) {
+    EXPECT_EQ(sched_getaffinity(0, sizeof everywhere, &everywhere), 0);
+    CPU_ZERO(&here);
+    CPU_SET((unsigned)sched_getcpu(), &here);
+}
+static void processors_set(pid_t pid, const cpu_set_t* set) {
+    EXPECT_EQ(sched_setaffinity(pid, sizeof *set, set), 0);
+}
+
 /* The tracer: a step, the handler, a step; or the next step where the handler ran often enough. */
 static void trace(pid_t pid, unsigned times) {
     int stepping = 0;
     memset(places, 0, sizeof places);
+    places_taken = 0;
     for (;;) {
         int status;
         if (waitpid(pid, &status, 0) != pid || !WIFSTOPPED(status)) {
@@ -636,12 +654,13 @@ static void trace(pid_t pid, unsigned times) {
                 continue;
             }
         }
+        if (signal == SIGNAL_STEP && !stepping) processors_set(pid, &here);
         if (signal == SIGNAL_STEP) stepping = 1;
         if (signal == SIGNAL_DONE) stepping = 0;
-        int is_ours =
+        int is_known =
             signal == SIGTRAP || signal == SIGNAL_STEP || signal == SIGNAL_DONE || signal == SIGCHLD;
         ptrace(stepping ? PTRACE_SINGLESTEP : PTRACE_CONT, pid, NULL,
-               (void*)(intptr_t)(is_ours ? 0 : signal));
+               (void*)(intptr_t)(is_known ? 0 : signal));
     }
 }
 
@@ -672,23 +691,19 @@ static void wire_check(struct weir_wire_header* file) {
     for (uint32_t i = 0; i < file->slots_claimed && i < WIRE_SLOTS; i++) EXPECT_EQ(slot[i].pools_turn % 2, 0);
 }
 
-/* The tracer and whom it traces run in turns: that costs less on one processor than on two. */
-static void processor_keep(void) {
-    cpu_set_t here;
-    CPU_ZERO(&here);
-    CPU_SET((unsigned)sched_getcpu(), &here);
-    EXPECT_EQ(sched_setaffinity(0, sizeof here, &here), 0);
-}
-
 int main(int argc, char** argv) {
     contract_begin();
-    processor_keep();
+    if (argc == 1) {
+        processors_learn();
+        processors_set(0, &here);
+    }
     for (int i = 0; i < STATES; i++) {
         if (argc > 1 && strcmp(argv[1], states[i].name) == 0) state_main(&states[i]);
         if (argc > 1) continue;
         struct weir_wire_header* wire = states[i].run == pool_wired ? wire_make() : NULL;
         pid_t pid = fork();
         if (pid == 0) {
+            processors_set(0, &everywhere);
             if (wire != NULL) setenv("WEIR_WIRE", "wire", 1);
             setenv("WEIR_OPTIONS", states[i].options, 1);
             EXPECT_EQ(ptrace(PTRACE_TRACEME, 0, NULL, NULL), 0);

@@ -146,6 +146,7 @@ impl<'a> Sampler<'a> {
     }
 
     fn look_at(&mut self, pid: i32, stat: &Stat, bytes: u64) {
+        self.know_stack(pid, stat);
         let known = self.current.get(&pid).copied().filter(|at| {
             let seen = &self.seen[*at];
             // While a program is being executed its stack is not known yet.
@@ -164,6 +165,20 @@ impl<'a> Sampler<'a> {
         if !seen.settled && seen.since.elapsed() > SETTLED {
             seen.settled = true;
             self.settle(at);
+        }
+    }
+
+    /// A program that was seen while it was being executed is the same one once its stack is known.
+    fn know_stack(&mut self, pid: i32, stat: &Stat) {
+        let Some(seen) = self.current.get(&pid).and_then(|at| self.seen.get_mut(*at)) else {
+            return;
+        };
+        let unknown = seen.start_stack == 0 && stat.start_stack != 0;
+        if unknown
+            && seen.start_ticks == stat.start_ticks
+            && procfs::exe(pid).is_ok_and(|exe| exe.display().to_string() == seen.exe)
+        {
+            seen.start_stack = stat.start_stack;
         }
     }
 
