@@ -654,8 +654,10 @@ static void trace(pid_t pid, unsigned times) {
                 continue;
             }
         }
-        if (signal == SIGNAL_STEP && !stepping) processors_set(pid, &here);
-        if (signal == SIGNAL_STEP) stepping = 1;
+        if (signal == SIGNAL_STEP && !stepping) {
+            processors_set(pid, &here);
+            stepping = 1;
+        }
         if (signal == SIGNAL_DONE) stepping = 0;
         int is_known =
             signal == SIGTRAP || signal == SIGNAL_STEP || signal == SIGNAL_DONE || signal == SIGCHLD;

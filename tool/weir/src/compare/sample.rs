@@ -214,3 +214,24 @@ impl<'a> Sampler<'a> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_program_that_is_being_executed_is_seen_once() {
+        let own = std::process::id() as i32;
+        let none = File::open("/dev/null").expect("/dev/null");
+        let mut sampler = Sampler::new(own, &none, "");
+        let set_up = procfs::stat(own).expect("this process");
+        sampler.look_at(own, &Stat { start_stack: 0, ..set_up.clone() }, 1);
+        sampler.look_at(own, &set_up, 2);
+        sampler.look_at(own, &Stat { start_stack: 0, ..set_up.clone() }, 3);
+        assert_eq!(sampler.seen.len(), 1);
+        assert_eq!(sampler.seen[0].peak_bytes, 3);
+        let another = Stat { start_stack: set_up.start_stack - 4096, ..set_up };
+        sampler.look_at(own, &another, 4);
+        assert_eq!(sampler.seen.len(), 2);
+    }
+}
