@@ -72,7 +72,7 @@ class Stepper {
     static void step(int, siginfo_t*, void* context) {
         steps++;
         if (stride == 0) return look();
-        if (steps % stride != 0) return;
+        if (steps % (stride * stepping_apart) != 0) return;
         Forker::steps = steps;
         if (!Forker::child_goes_on(goes_on ? nullptr : child_is_sound)) return;
         is_child = true;
@@ -219,7 +219,7 @@ void fork_at_each_step(bool goes_on, unsigned kept, bool further = false) {
         }
         EXPECT_GT(grown, 1u);
         if (further && Forker::bad == 0) a_chunk_goes();
-        EXPECT_GT(Forker::forks, 100u);
+        EXPECT_GT(Forker::forks, 100u / stepping_apart);
         EXPECT_EQ(Forker::bad, 0u);
         state = 2;
         keeper.join();
@@ -253,7 +253,7 @@ void fork_where_some_come_along(bool goes_on) {
             ASSERT_TRUE(unit_arena_check());
         }
         EXPECT_GT(came, 60u);
-        EXPECT_GT(Forker::forks, 100u);
+        EXPECT_GT(Forker::forks, 100u / stepping_apart);
         EXPECT_EQ(Forker::bad, 0u);
         EXPECT_TRUE(child_is_sound());
     }));

@@ -6,6 +6,7 @@
 
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "heap/available.h"
 #include "heap/census.h"
@@ -438,12 +439,28 @@ static void check_slab(struct slice* s, void* context) {
     *count = -1;
 }
 
+/* Take the page lock while no visitor is in any region: what it sorts is not right until it has gone. In a
+ * fork's child one may have been, and is not: it is waited for no longer than any takes. */
+static void no_visitors_lock(void) {
+    enum { tries = 20000, pause_us = 100 };
+    for (unsigned i = 0;; i++) {
+        os_lock_take(&page_lock);
+        uint32_t visitors = 0;
+        for (uint32_t row = 0; row < region_count; row++) visitors += load_acquire(&regions[row].visitors);
+        if (visitors == 0 || i == tries) return;
+        os_lock_give(&page_lock);
+        usleep(pause_us);
+    }
+}
+
 long unit_check_slabs(void) {
     long count = 0;
     if (!arena_check()) {
         printf("a chunk is wrong\n");
         return -1;
     }
+    no_visitors_lock();
     span_visit(check_slab, &count);
+    os_lock_give(&page_lock);
     return count;
 }

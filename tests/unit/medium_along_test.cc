@@ -339,7 +339,7 @@ void comes_at_steps(Along& along, unsigned stride) {
     along.prepare();
     along.take(1, along.size);
     EXPECT_NE(unit_kept_count(along.m), 0u); // where nothing comes between
-    for (unsigned step = 1; step <= most; step += stride) {
+    for (unsigned step = 1; step <= most; step += stride * stepping_apart) {
         along.prepare();
         Comes::start(step);
         void* p = unit_alloc(along.size);

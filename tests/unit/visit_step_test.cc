@@ -21,7 +21,7 @@ void visited_at_each_step(size_t bytes) {
         {
             Visitor visitor;
             // What is kept is found, or put there, within so many instructions.
-            for (unsigned step = 1; step <= 200; step++) {
+            for (unsigned step = 1; step <= 200; step += stepping_apart) {
                 unit_free(unit_alloc(bytes)); // the gate is open, and one is kept
                 Visitor::start(step);
                 void* p = unit_alloc(bytes);
@@ -46,7 +46,7 @@ void visited_at_each_step(size_t bytes) {
                 EXPECT_TRUE(span_check());
                 EXPECT_TRUE(unit_arena_check());
             }
-            EXPECT_GT(Visitor::done, 50u);
+            EXPECT_GT(Visitor::done, 50u / stepping_apart);
             EXPECT_GT(Visitor::in_time, 0u);
         }
         unit_collect();
@@ -72,7 +72,7 @@ TEST_NATIVE(VisitSteps, AForkWhileALargeBlockTakesTheOthersPlace) {
         fence_is_on = false;
         Forker::fine = child_allocates;
         for (size_t kept : {size_t{600000}, size_t{1} << 20})
-            for (unsigned step = 1; step <= 300; step++) {
+            for (unsigned step = 1; step <= 300; step += stepping_apart) {
                 size_t next = kept == 600000 ? size_t{1} << 20 : 600000;
                 void* first = unit_alloc(kept);
                 void* second = unit_alloc(next);
@@ -82,7 +82,7 @@ TEST_NATIVE(VisitSteps, AForkWhileALargeBlockTakesTheOthersPlace) {
                 unit_free(second);
                 stepping_stop();
             }
-        EXPECT_GT(Forker::forks, 300u);
+        EXPECT_GT(Forker::forks, 300u / stepping_apart);
         EXPECT_EQ(Forker::bad, 0u);
         unit_collect();
         EXPECT_TRUE(span_check());
@@ -106,9 +106,9 @@ TEST_NATIVE(VisitSteps, AFullSlabAndAnother) {
             for (size_t i = 0; i < 10; i++) unit_free(std::exchange(all[i * each + each / 2], nullptr));
             Visitor visitor;
             unsigned changes = 0, shared = 0;
-            for (unsigned step = 1; step <= 900; step += 5) {
+            for (unsigned step = 1; step <= 900; step += 5 * stepping_apart) {
                 const struct slice* before = unit_active(class_of(bytes));
-                const size_t first = step / 5 % 10 * each;
+                const size_t first = step / (5 * stepping_apart) % 10 * each;
                 const size_t count = class_enough(&size_classes[class_of(bytes)]) + 2;
                 const size_t apart = each / count; // no page drains
                 if (unit_slice(all[first]) == before) continue;
@@ -124,9 +124,10 @@ TEST_NATIVE(VisitSteps, AFullSlabAndAnother) {
                 if (left == nullptr) left = unit_alloc(bytes); // all of it is in use again
                 ASSERT_GE(unit_check_slabs(), 0) << step;
             }
-            EXPECT_GT(changes, 100u);
-            EXPECT_GT(shared, 100u);
-            EXPECT_TRUE(forks ? Forker::forks > 50 && Forker::bad == 0 : Visitor::in_time > 0);
+            EXPECT_GT(changes, 100u / stepping_apart);
+            EXPECT_GT(shared, 100u / stepping_apart);
+            EXPECT_TRUE(forks ? Forker::forks > 50 / stepping_apart && Forker::bad == 0
+                              : Visitor::in_time > 0);
         }));
 }
 
