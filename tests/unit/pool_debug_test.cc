@@ -32,7 +32,7 @@ void expect_report(const Ended& ended, const std::string& code, const std::strin
 void use(weir_pool* pool, size_t size) {
     Objects objects(pool, size);
     Random random(5);
-    for (unsigned i = 0; i < 3000; i++) {
+    for (unsigned i = 0; i < unit_rounds(3000); i++) {
         if (objects.all.size() < 50 && random.below(2) == 0)
             objects.alloc();
         else if (!objects.all.empty())
