@@ -268,6 +268,7 @@ static double clock_s(clockid_t clock) {
 
 double now_s(void) { return clock_s(CLOCK_MONOTONIC); }
 double now_cpu_s(void) { return clock_s(CLOCK_PROCESS_CPUTIME_ID); }
+double own_cpu_s(void) { return clock_s(CLOCK_THREAD_CPUTIME_ID); }
 
 void rest_s(double seconds) {
     if (seconds <= 0) return;

@@ -76,6 +76,7 @@ double over_limit_mib(uint64_t resident, uint64_t limit);
 /* ---- measuring */
 double now_s(void);     /* monotonic */
 double now_cpu_s(void); /* of all threads of the process */
+double own_cpu_s(void); /* of the calling thread */
 void rest_s(double seconds);
 
 struct resident {
