@@ -205,8 +205,7 @@ static inline void lost_put(void* object) {
     if (!is_faulty_call()) mutex_put(object);
 }
 
-/* Takes longer than the others: run.py knows by how much. By its own clock, as others may stop it meanwhile.
- */
+/* Takes longer than the others, by its own clock: run.py knows by how much. */
 enum { SLOW_NS = 2000 };
 static inline void* slow_get(void) {
     for (double start = own_cpu_s(); (own_cpu_s() - start) * 1e9 < SLOW_NS;) {

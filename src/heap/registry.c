@@ -35,8 +35,8 @@ __attribute__((used)) WEIR_TLS_MODEL _Thread_local void* weir_thread_word = &hea
     {                                                                                                        \
         [0 ... SLAB_CLASSES - 1] = { NULL, SLICE_BYTES }                                                     \
     }
-/* Who waits for a heap's lock mostly waits for a visitor, who has it for less time than a sleep takes, but
- * for more than 20 us on some machines (docs/adr/0021). */
+/* Who waits for a heap's lock mostly waits for a visitor, who has it for less time than a sleep takes: see
+ * docs/adr/0021. */
 #define HEAP_LOCK {.rank = LOCK_HEAP, .spin_us = 50}
 WEIR_UNWRITTEN WEIR_VAR struct heap heap_empty = {.bins = EMPTY_BINS, .lock = HEAP_LOCK};
 WEIR_VAR struct os_lock heaps_lock = {.rank = LOCK_HEAPS};
@@ -675,7 +675,7 @@ WEIR_FN void heap_fork_child(void) {
         if (!os_lock_is_mine(&h->lock)) h->lock = (struct os_lock)HEAP_LOCK;
         os_lock_fork_child(&h->lock, false);
     }
-    for (uint32_t row = 0; row < region_count; row++) store_relaxed(&regions[row].visitors, 0u);
+    for (uint32_t row = 0; row < region_count; row++) region_forget_visitors(&regions[row]);
     for (unsigned c = 0; c < SLAB_CLASSES; c++)
         if (self->active[c] != NULL) remote_bits_look(self->active[c]);
     if (self != &heap_empty) store_relaxed(&self->tid, os_thread_id());

@@ -238,14 +238,16 @@ WEIR_FN void slab_nudge(struct slice* s) {
 
 /* Once blocks are handed over, the slab may be released, and a region other than the primary one with it:
  * being announced as a visitor keeps its records mapped. */
-static struct region* records_hold(const struct slice* s) {
+struct records {
+    struct region* region; /* NULL: the primary one */
+    uint32_t held;
+};
+static struct records records_hold(const struct slice* s) {
     struct region* r = s->region == 0 ? NULL : &regions[s->region];
-    if (weir_unlikely(r != NULL)) add_relaxed(&r->visitors, 1);
-    return r;
+    return (struct records){r, weir_unlikely(r != NULL) ? region_hold(r) : 0};
 }
-static void records_let(struct region* r) {
-    if (weir_unlikely(r != NULL))
-        __atomic_fetch_sub(&r->visitors, 1, __ATOMIC_RELEASE); /* pairs with span_free */
+static void records_let(struct records records) {
+    if (weir_unlikely(records.region != NULL)) region_let(records.region, records.held);
 }
 
 /* Returns the remote word as it was. `doubt`: as that of slab_push_remote. `patient`: an unowned slab stays
@@ -273,12 +275,12 @@ WEIR_INLINE uint64_t push_remote(struct slice* s, block_t* first, block_t* last,
 
 WEIR_FN bool slab_push_remote(struct slice* s, block_t* first, block_t* last, uint32_t count,
                               uint64_t doubt) {
-    struct region* r = records_hold(s);
+    const struct records records = records_hold(s);
     uint32_t enough;
     uint64_t word = push_remote(s, first, last, count, doubt, false, &enough);
     bool mine = (word & REMOTE_UNOWNED) != 0;
     if (!mine) available_steal(s);
-    records_let(r);
+    records_let(records);
     return mine;
 }
 
@@ -304,7 +306,7 @@ WEIR_FN uint32_t slab_given(struct slice* s, uint32_t all) {
 
 WEIR_FN bool slab_give_remote(struct slice* s, block_t* p, uint64_t doubt, uint32_t* waiting) {
     uint32_t enough;
-    struct region* r = records_hold(s);
+    const struct records records = records_hold(s);
     uint64_t word = push_remote(s, p, p, 1, doubt, true, &enough);
     bool was_unowned = (word & REMOTE_UNOWNED) != 0;
     uint32_t all = remote_count(word) + 1;
@@ -314,7 +316,7 @@ WEIR_FN bool slab_give_remote(struct slice* s, block_t* p, uint64_t doubt, uint3
      */
     if (!mine && weir_unlikely(counts_used(load_acquire(&s->counts)) == all))
         mine = drained_claim(s, was_unowned);
-    records_let(r);
+    records_let(records);
     return mine;
 }
 

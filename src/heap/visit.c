@@ -104,15 +104,15 @@ static bool region_visit(struct visit* v) {
     struct region* r = &regions[is_one ? v->next.row : 0];
     uint32_t first = r->first;
     uint32_t frontier = r->frontier;
-    bool used = is_one && r->base != 0;     /* a row that is not may become another region's */
-    if (used) add_relaxed(&r->visitors, 1); /* under the lock, so that the records stay */
+    bool used = is_one && r->base != 0;        /* a row that is not may become another region's */
+    uint32_t held = used ? region_hold(r) : 0; /* under the lock, so that the records stay */
     os_lock_give(&page_lock);
     if (used) {
         if (v->next.slice < first) v->next.slice = first;
         for (; v->next.slice < frontier && !v->woke && !v->stops; v->next.slice++)
             slab_visit(region_slices(r) + v->next.slice, (const struct slice_pages*)r->pages + v->next.slice,
                        v);
-        __atomic_fetch_sub(&r->visitors, 1, __ATOMIC_RELEASE); /* pairs with span_free */
+        region_let(r, held);
         if (v->woke || v->stops) return true;
     }
     v->next.row++;

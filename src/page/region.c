@@ -86,7 +86,7 @@ static bool region_enter(struct region* r, void* base, size_t bytes) {
     if (own != 0 && !os_commit_zeroes(base, own)) return false;
     if (!os_commit((char*)base + own, record_bytes - own) || !os_commit((char*)base + records, page))
         return false;
-    weir_assert(load_relaxed(&r->visitors) == 0);
+    weir_assert(region_visitors(r) == 0);
     *r = (struct region){.base = (uintptr_t)base,
                          .slices = (uint32_t)slices,
                          .first = (uint32_t)first,
@@ -94,7 +94,8 @@ static bool region_enter(struct region* r, void* base, size_t bytes) {
                          .committed = (uint32_t)first,
                          .record_bytes = record_bytes,
                          .pages = (uintptr_t)base + records - first * sizeof(struct slice_pages),
-                         .pages_bytes = page};
+                         .pages_bytes = page,
+                         .visitors = r->visitors}; /* how often they were forgotten */
     return true;
 }
 

@@ -36,14 +36,32 @@ struct region {
     size_t record_bytes; /* of the record array, accessible */
     uintptr_t pages;     /* where the array of struct slice_pages starts, behind the records */
     size_t pages_bytes;  /* of it, accessible */
-    uint32_t visitors;   /* threads that may still look at records of slabs they gave their last block to;
-                          * Sync: atomic, see span_free */
+    uint64_t visitors;   /* threads that may still look at records of slabs they gave their last block to,
+                          * and how often they were forgotten; Sync: atomic, see span_free */
 };
 WEIR_VAR_DECL struct region regions[REGION_COUNT_MAX];
 WEIR_VAR_DECL uint32_t region_count;     /* rows ever used */
 WEIR_VAR_DECL bool region_commit_strict; /* vm.overcommit_memory == 2 */
 /* The kind of memory that blocks lie in: os_commit_as. Set before region_start. */
 WEIR_VAR_DECL uint32_t region_memory_kind;
+
+WEIR_INLINE uint32_t region_visitors(const struct region* r) { return (uint32_t)load_acquire(&r->visitors); }
+/* The caller becomes a visitor, until region_let gets what this returns: r keeps its records. A handler may
+ * fork at any instruction of it all: its child has forgotten who came before, and does not count them out. */
+enum { REGION_FORGOTTEN_SHIFT = 32 };
+WEIR_INLINE uint32_t region_hold(struct region* r) {
+    return (uint32_t)(add_relaxed(&r->visitors, 1) >> REGION_FORGOTTEN_SHIFT);
+}
+WEIR_INLINE void region_let(struct region* r, uint32_t held) {
+    uint64_t word = load_relaxed(&r->visitors);
+    while (word >> REGION_FORGOTTEN_SHIFT == held && !cas_acq_rel(&r->visitors, &word, word - 1)) {
+    } /* release: pairs with span_free */
+}
+/* In a fork's child: the others are its parent's. */
+WEIR_INLINE void region_forget_visitors(struct region* r) {
+    uint64_t forgotten = (load_relaxed(&r->visitors) >> REGION_FORGOTTEN_SHIFT) + 1;
+    store_relaxed(&r->visitors, forgotten << REGION_FORGOTTEN_SHIFT);
+}
 
 WEIR_INLINE struct slice* region_slices(const struct region* r) { return (struct slice*)r->base; }
 WEIR_INLINE uintptr_t slice_address(const struct slice* s) {

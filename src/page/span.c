@@ -332,7 +332,7 @@ static void span_retire_region(struct region* r) {
 static void span_retire_idle(void) {
     for (uint32_t row = 1; row < region_count; row++) {
         struct region* r = &regions[row];
-        if (r->base != 0 && r->live == 0 && load_acquire(&r->visitors) == 0) span_retire_region(r);
+        if (r->base != 0 && r->live == 0 && region_visitors(r) == 0) span_retire_region(r);
     }
 }
 
@@ -649,7 +649,7 @@ WEIR_FN void span_free_locked(struct slice* s) {
     span_put_back(s, state, clean);
     /* Acquire: pairs with the release by which a visitor leaves. One that comes gave no block yet, so that
      * the region is not free of live spans. */
-    if (r != &regions[0] && r->live == 0 && load_acquire(&r->visitors) == 0)
+    if (r != &regions[0] && r->live == 0 && region_visitors(r) == 0)
         span_retire_region(r);
     else
         span_purge_excess();

@@ -45,9 +45,9 @@ bool child_is_sound() {
            used_blocks() - filled == used - live;
 }
 
-// A handler between the instructions from start to stop. It forks after every `stride`; a child looks there
-// and then, and ends, or, where it `goes_on`, returns from the handler and ends in end_child. With no stride,
-// it looks at what the bits say of the blocks in a chunk.
+// A handler between the instructions from start to stop. It forks after every `stride` of them, times
+// stepping_apart; a child looks there and then, and ends, or, where it `goes_on`, returns from the handler
+// and ends in end_child. With no stride, it looks at what the bits say of the blocks in a chunk.
 class Stepper {
   public:
     static inline unsigned stride;

@@ -1,5 +1,5 @@
 // at_step.h: another thread's visit, or a fork, between two instructions of a piece of code. x86-64 alone,
-// and no sanitizers. Unit tests include it.
+// and no sanitizers of memory or threads. Unit tests include it.
 //
 // SPDX-License-Identifier: Apache-2.0
 #ifndef WEIR_UNIT_AT_STEP_H

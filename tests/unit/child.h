@@ -35,6 +35,11 @@
 #    define UNIT_EMULATED 0
 #endif
 constexpr bool unit_sanitized = UNIT_SANITIZED;
+#if defined(__has_feature)
+constexpr bool unit_ubsan = __has_feature(undefined_behavior_sanitizer);
+#else
+constexpr bool unit_ubsan = false; // or one that no test can see
+#endif
 #ifdef __OPTIMIZE__
 constexpr bool unit_optimized = true;
 #else

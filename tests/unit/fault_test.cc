@@ -123,12 +123,12 @@ void expect_a_good_life() {
 
 constexpr int saw_no_refusal = 42;
 
-// Lives are short, but where an emulator keeps tags: of those fewer are refused a call.
+// Lives are short, but where an emulator keeps tags: fewer calls are refused there.
 unsigned refused_step() {
-    constexpr unsigned short_lives = 5;
-    constexpr unsigned long_lives = 23;
+    constexpr unsigned of_short_lives = 5;
+    constexpr unsigned of_long_lives = 23;
     const bool tagged = getenv("WEIR_TAGGING") != nullptr;
-    return tagged ? long_lives : std::min(unit_refused_step, short_lives);
+    return tagged ? of_long_lives : std::min(unit_refused_step, of_short_lives);
 }
 
 // Runs lives with more and more calls before the refusal, until one sees none. Returns how many calls that

@@ -181,5 +181,6 @@ void unit_census_heap(const struct heap* h, struct unit_heap_figures* out);
  * bits against what the blocks say. Nobody may allocate or free meanwhile. Returns the number of slabs; -1:
  * one is wrong (said on stdout). */
 long unit_check_slabs(void);
+uint32_t unit_visitors(void); /* in all regions */
 
 #endif

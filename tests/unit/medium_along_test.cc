@@ -332,7 +332,8 @@ struct Along : Taken {
     }
 };
 
-// What comes is told of each `stride`th step of a call with which some come along, one in each call.
+// What comes is told of each `stride`th step (times stepping_apart) of a call with which some come along, one
+// in each call.
 template <class Comes>
 void comes_at_steps(Along& along, unsigned stride) {
     enum { most = 1500 }; // instructions of a call
@@ -394,7 +395,7 @@ TEST_NATIVE(MediumAlong, AForkAtEachStep) {
             forks_along = &along;
             Forker::fine = child_has_what_was;
             comes_at_steps<Forker>(along, 23);
-            EXPECT_GT(Forker::forks, 10u);
+            EXPECT_GT(Forker::forks, unit_ubsan ? 6u : 10u);
             EXPECT_EQ(Forker::bad, 0u);
             along.end();
         }));

@@ -710,7 +710,8 @@ constexpr OwnerActs owners_acts[] = {
 TEST_NATIVE(RemoteBits, TheOwnerGoesOnAtEachStep) {
     for (const auto& [act, size, first] : owners_acts)
         EXPECT_FINE(in_child([act = act, size = size, first = first] {
-            constexpr unsigned tries = stepping_apart == 1 ? 220 : 110; // few are behind it
+            constexpr unsigned part = unit_ubsan ? 2 : 1; // few are behind it
+            constexpr unsigned tries = 220 / part;
             const size_t count = size == 16 ? 500 : 4;
             windows_are_endless(":release=off");
             unit_attach();
@@ -750,8 +751,8 @@ TEST_NATIVE(RemoteBits, TheOwnerGoesOnAtEachStep) {
                 }
             }
             EXPECT_GT(noted, rounds / 2);
-            EXPECT_GT(before, 10u / stepping_apart);
-            EXPECT_GT(behind, 2u / stepping_apart);
+            EXPECT_GT(before, 10u / part);
+            EXPECT_GT(behind, 2u / part);
             EXPECT_EQ(Forker::bad, 0u);
             unit_collect();
             expect_nothing_left();
@@ -769,7 +770,7 @@ TEST_NATIVE(RemoteBits, OthersFreeAtEachStepOfTheOwners) {
             {
                 Owner frees;
                 const unsigned tries =
-                    (act == Act::gives_up ? 16 : 80) / stepping_apart; // which takes many steps
+                    act == Act::gives_up ? 16 : 80 / stepping_apart; // which takes many steps
                 unsigned last = 1; // the first time nobody comes, and the steps are counted
                 for (unsigned step = 0; step <= last; step += 1 + last / tries) {
                     std::vector<void*> all, more;
@@ -854,7 +855,7 @@ TEST_NATIVE(RemoteBits, AForkAtEachStep) {
                 for (size_t i = 0; i + count < all.size(); i++) unit_free(all[i]);
                 for (void* p : next) unit_free(p);
             }
-            EXPECT_GT(Forker::forks, 50u / stepping_apart);
+            EXPECT_GT(Forker::forks, 60u / stepping_apart);
             EXPECT_EQ(Forker::bad, 0u);
             other.end();
             unit_collect();

@@ -2,6 +2,7 @@
 // that sleep, slabs without one. Called by ctest; each test starts the heap in a child of its own.
 //
 // SPDX-License-Identifier: Apache-2.0
+#include "at_step.h"
 #include "holes.h"
 #include "workers.h"
 extern "C" {
@@ -678,5 +679,57 @@ TEST(Remote, AnOwnersBlocksComeBackByAThreadWithoutAHeap) {
         expect_nothing_left();
     }));
 }
+
+#if defined(__x86_64__)
+// A handler that forks at one step of what the caller goes on with; the child goes on with it, too.
+class ForkInAFree {
+  public:
+    static inline unsigned steps, at, held; // held: at so many forks a record was
+    static inline bool is_child;
+
+    static void start(unsigned step) {
+        steps = 0;
+        at = step;
+        stepping_start([](int, siginfo_t*, void* context) {
+            if (++steps != at) return;
+            held += unit_visitors() != 0;
+            is_child = Forker::child_goes_on(nullptr);
+            if (is_child) stepping_ends(context);
+        });
+    }
+};
+
+// Who gives a block to a slab behind the primary region keeps the region there as long as that takes: in the
+// child as well, and no longer.
+TEST_NATIVE(Remote, ARegionIsHeldNoLongerWhereAHandlerForks) {
+    EXPECT_FINE(in_child([] {
+        windows_are_endless(":reserve=4m:release=off");
+        unit_attach();
+        Worker other;
+        std::vector<void*> all;
+        other.does([&] {
+            for (unsigned behind = 0; behind < 300;) {
+                all.push_back(unit_alloc(1000));
+                behind = unit_slice(all.back())->region == 0 ? 0 : behind + 1;
+            }
+        });
+        for (unsigned step = 1; step <= 900; step += 3) {
+            void* p = all.back();
+            all.pop_back();
+            ForkInAFree::start(step);
+            unit_free(p);
+            stepping_stop();
+            if (ForkInAFree::is_child) _exit(unit_visitors() == 0 ? 0 : 1);
+            ASSERT_EQ(unit_visitors(), 0u) << step;
+        }
+        EXPECT_GT(ForkInAFree::held, 20u);
+        EXPECT_EQ(Forker::bad, 0u);
+        for (void* p : all) unit_free(p);
+        other.end();
+        unit_collect();
+        expect_nothing_left();
+    }));
+}
+#endif
 
 } // namespace

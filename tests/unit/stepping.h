@@ -5,23 +5,13 @@
 #ifndef WEIR_UNIT_STEPPING_H
 #define WEIR_UNIT_STEPPING_H
 
+#include "child.h"
 #include <csignal>
 #include <ucontext.h>
 
-#if defined(__has_feature)
-#    if __has_feature(undefined_behavior_sanitizer)
-#        define UNIT_CHECKED 1
-#    endif
-#endif
-#ifndef UNIT_CHECKED
-#    define UNIT_CHECKED 0
-#endif
-
 #if defined(__x86_64__)
-// Such checks are what a build of theirs is about: they make several instructions of one, and each child
-// slow. The steps at which something comes are as many times further apart there; at all of them it comes in
-// the others.
-constexpr unsigned stepping_apart = UNIT_CHECKED ? 5 : 1;
+// UBSan makes several instructions of one, and children slow: tests take every fifth of their steps there.
+constexpr unsigned stepping_apart = unit_ubsan ? 5 : 1;
 
 // From here on `step` runs after each instruction of the calling thread, until stepping_stop.
 inline void stepping_start(void (*step)(int, siginfo_t*, void*)) {
