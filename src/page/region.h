@@ -45,10 +45,11 @@ WEIR_VAR_DECL bool region_commit_strict; /* vm.overcommit_memory == 2 */
 /* The kind of memory that blocks lie in: os_commit_as. Set before region_start. */
 WEIR_VAR_DECL uint32_t region_memory_kind;
 
+/* Of `visitors`: the lower half counts them, the upper one how often they were forgotten. */
+enum { REGION_FORGOTTEN_SHIFT = 32 };
 WEIR_INLINE uint32_t region_visitors(const struct region* r) { return (uint32_t)load_acquire(&r->visitors); }
 /* The caller becomes a visitor, until region_let gets what this returns: r keeps its records. A handler may
  * fork at any instruction of it all: its child has forgotten who came before, and does not count them out. */
-enum { REGION_FORGOTTEN_SHIFT = 32 };
 WEIR_INLINE uint32_t region_hold(struct region* r) {
     return (uint32_t)(add_relaxed(&r->visitors, 1) >> REGION_FORGOTTEN_SHIFT);
 }
