@@ -269,6 +269,9 @@ static bool quick_settle(struct arena* a) {
     return some;
 }
 
+WEIR_WIDE(arena_records)
+static struct arena_records records; /* Sync: relaxed atomics, written under each arena's lock */
+
 /* A bank with the records of all of its chunks. In a mapping of its own: among the spans they would part what
  * is to be a long one again once the chunks are gone, for good. NULL: no memory. */
 static struct bank* bank_make(void) {
@@ -282,6 +285,8 @@ static struct bank* bank_make(void) {
         return NULL;
     }
     bank->records = (struct chunk*)(void*)(bank + 1);
+    add_relaxed(&records.mapped, bytes);
+    add_relaxed(&records.used, sizeof(struct bank));
     return bank;
 }
 
@@ -344,6 +349,7 @@ static bool chunk_add(struct arena* a) {
     chunk_emptied(k);
     commit();
     bank->made |= 1ull << index;
+    if (bank->records != NULL) add_relaxed(&records.used, sizeof(struct chunk));
     run_insert(k, 0, chunk_end());
     quick_allow(a);
     return true;
@@ -372,6 +378,7 @@ static struct slice* chunk_remove(struct chunk* k) {
     run_remove(k, 0);
     idle_change(k, 0 - k->idle_count);
     k->bank->made &= ~(1ull << k->index);
+    if (k->bank->records != NULL) sub_relaxed(&records.used, sizeof(struct chunk));
     chunk_used(k);
     for (uint32_t i = 0; i < CHUNK_SLICES; i++) /* not before: a fork's child repairs what is made */
         store_release(&s[i].kind, (uint8_t)(i == 0 ? SLICE_SPARE : SLICE_SLAB_REST));
@@ -806,6 +813,10 @@ WEIR_FN uint64_t arena_idle_bytes(void) {
         idle += (uint64_t)load_relaxed(&arenas[i].quick_units) << UNIT_SHIFT;
     }
     return idle;
+}
+
+WEIR_FN struct arena_records arena_records(void) {
+    return (struct arena_records){load_relaxed(&records.mapped), load_relaxed(&records.used)};
 }
 
 WEIR_FN bool arena_is_mine(void) {

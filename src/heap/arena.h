@@ -179,6 +179,13 @@ WEIR_FN void arena_trim_all(void);
 /* Statistics: blocks of medium class m, kept ones included; bytes of free pages that are no holes yet. */
 WEIR_FN uint64_t arena_used(unsigned m);
 WEIR_FN uint64_t arena_idle_bytes(void);
+/* Mappings of chunks' records but those that are in spans, in bytes: all of them, and what is there of chunks
+ * that have memory. */
+struct arena_records {
+    uint64_t mapped;
+    uint64_t used;
+};
+WEIR_FN struct arena_records arena_records(void);
 
 /* Whether the calling thread holds an arena's lock: it was interrupted, and a signal handler asks. */
 WEIR_FN bool arena_is_mine(void);

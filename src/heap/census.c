@@ -140,8 +140,10 @@ WEIR_FN void census_take(struct census* t) {
         t->committed_bytes += ((uint64_t)(r->committed - r->first) << SLICE_SHIFT) + r->record_bytes -
                               region_own_bytes(r->first) + r->pages_bytes;
     }
-    t->record_bytes += region_bits_bytes();
-    t->committed_bytes += region_bits_bytes();
+    const struct arena_records chunks = arena_records();
+    t->record_bytes += region_bits_bytes() + chunks.used;
+    t->reserved_bytes += chunks.mapped;
+    t->committed_bytes += region_bits_bytes() + chunks.mapped;
     os_lock_give(&page_lock);
 }
 

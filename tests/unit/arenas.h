@@ -17,6 +17,9 @@ inline unsigned some_class(Random& random) {
 inline size_t chunk_block_max() { return tag_is_on() ? SLAB_MAX : CHUNK_MAX; }
 inline unsigned chunk_classes() { return class_of(chunk_block_max()) - SMALL_CLASSES + 1; }
 
+// Blocks of a chunk that has no others. Where memory is tagged one less: it ends with a unit that is none's.
+inline size_t chunk_holds(size_t bytes) { return UNIT_CHUNK_BYTES / bytes - (tag_is_on() ? 1 : 0); }
+
 inline uint64_t used_blocks() {
     uint64_t used = 0;
     for (unsigned m = 0; m < UNIT_MEDIUM_CLASSES; m++) used += unit_arena_used(m);
