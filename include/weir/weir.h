@@ -40,7 +40,7 @@ struct weir_stats {
     uint64_t live_blocks;    /**< number of those blocks */
     uint64_t cached_bytes;   /**< free blocks inside slabs that belong to a thread heap or wait for one */
     uint64_t dirty_bytes;    /**< free spans that may still be resident */
-    uint64_t metadata_bytes; /**< resident bookkeeping (slice records, thread heaps) */
+    uint64_t metadata_bytes; /**< resident bookkeeping (records of slices and chunks, thread heaps) */
     uint64_t resident_bytes; /**< resident set of the whole process now */
     uint64_t resident_peak_bytes; /**< largest resident set of the whole process so far */
     uint64_t committed_bytes;     /**< address space that is readable and writable now */

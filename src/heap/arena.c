@@ -270,7 +270,7 @@ static bool quick_settle(struct arena* a) {
 }
 
 WEIR_WIDE(arena_records)
-static struct arena_records records; /* Sync: relaxed atomics, written under each arena's lock */
+static struct arena_records records; /* Sync: relaxed atomics */
 
 /* A bank with the records of all of its chunks. In a mapping of its own: among the spans they would part what
  * is to be a long one again once the chunks are gone, for good. NULL: no memory. */
