@@ -79,20 +79,22 @@ struct extent_state {
 /* Sync: the page lock. What is resident for nothing where blocks do not use what was opened is bounded, since
  * blocks to come may be unlike those that were seen: no extent is opened while `lost` is above a part of what
  * is in use. */
-static struct {
-    uint32_t looked; /* slice up to which the last look went */
-    uint32_t wait;   /* slices of growth until the next one */
-    uint32_t last;   /* slice from which on the heap grew when it became due */
-    uint32_t sparse; /* looks in a row that found no dense heap */
-    bool dense;      /* the last look did */
-    bool looking;    /* a thread, without the lock; the samples are its own */
-    uint32_t huge;   /* extents that were opened, and are whole */
-    uint64_t lost;   /* pages of theirs that no block has written to */
-    uint64_t proven; /* pages of large blocks that were found written, by dense looks in a row */
-    uint32_t fast;   /* timed extents in a row that were */
-    uint32_t slow;   /* timed extents that were, since SURE were fast in a row */
-    uint32_t single; /* openings of one extent, since then */
-    uint32_t pause;  /* slices of growth that are left of it */
+WEIR_WIDE(huge_growth) static struct {
+    uint32_t looked;   /* slice up to which the last look went */
+    uint32_t counted;  /* slice up to which `lost` goes */
+    uint32_t wait;     /* slices of growth until the next one */
+    uint32_t last;     /* slice from which on the heap grew when it became due */
+    uint32_t sparse;   /* looks in a row that found no dense heap */
+    bool dense;        /* the last look did */
+    bool looking;      /* a thread, without the lock; the samples are its own */
+    uint32_t huge;     /* extents that were opened, and are whole */
+    uint64_t lost;     /* pages of theirs that no block has written to; */
+    uint64_t lost_new; /* of newer slices, as of the last look: blocks may be about to be written */
+    uint64_t proven;   /* pages of large blocks that were found written, by dense looks in a row */
+    uint32_t fast;     /* timed extents in a row that were */
+    uint32_t slow;     /* timed extents that were, since SURE were fast in a row */
+    uint32_t single;   /* openings of one extent, since then */
+    uint32_t pause;    /* slices of growth that are left of it */
 } growth;
 
 /* An extent is broken up: with it goes its share. One that the helper made counts as one that was opened. */
@@ -331,8 +333,11 @@ struct look_sample {
     bool told;     /* a slab of small blocks: built page by page, as it is used */
     bool large;    /* a part of a large block */
     bool first;    /* not looked at before */
+    bool judged;   /* of what the heap has grown by since the last look, or of the last extents */
+    bool counts;   /* not counted in `lost` before */
+    bool recent;   /* nor is it now, but in `lost_new` */
 };
-enum { LOOK_SAMPLES = 64, LOOK_WAIT_MAX = 8 };
+enum { LOOK_SAMPLES = 80, LOOK_WAIT_MAX = 8 };
 /* The kernel may take longer for a huge page than for as many small ones: it moves others' memory away first,
  * or the host of a virtual machine has to find some. What is quick to have comes first, and behind it all is
  * slow. So many extents are opened in steps, of one, then twice as many as before, up to STEP_MAX or one of
@@ -346,6 +351,9 @@ enum { PAUSE_MIN = 1 << 10, PAUSE_DOUBLINGS = 6 };
 WEIR_WIDE(huge_samples) static struct look_sample samples[LOOK_SAMPLES];
 WEIR_WIDE(huge_peek) static uint64_t peeked[(1 << PAGE_SHIFT_MIN) / sizeof(uint64_t)];
 
+/* Slices in front of the frontier whose blocks may just have been given out. */
+static uint32_t look_new(void) { return (1u << extent_shift) / 2; }
+
 static bool has_small_blocks(const struct slice* s, uint8_t kind) {
     return kind == SLICE_SLAB && load_relaxed(&s->small_class) >= 0;
 }
@@ -356,7 +364,7 @@ static uint32_t sample_place(uint32_t number) { return number * 2654435761u >> 1
 
 /* Samples of `slices` from s on, one in each `stride` of them; returns how many there are of slices that are
  * not free. */
-static uint32_t samples_take(const struct slice* s, uint32_t slices, uint32_t stride) {
+static uint32_t samples_take(const struct slice* s, uint32_t slices, uint32_t judged, uint32_t stride) {
     uint32_t count = 0;
     uint32_t last = UINT32_MAX; /* slice of the large block that was met last, and its holes */
     uint32_t behind = 0;
@@ -375,12 +383,18 @@ static uint32_t samples_take(const struct slice* s, uint32_t slices, uint32_t st
         if (i == last) used &= ~behind;
         if (kind_is_slab(kind)) used &= ~hole_of(load_relaxed(&slice_pages(s + i)->state));
         uintptr_t address = slice_address(s + i);
-        samples[count++] = (struct look_sample){address,
-                                                used,
-                                                extents[extent_of(address)] > EXTENT_AGE,
-                                                has_small_blocks(s + i, kind),
-                                                !kind_is_slab(kind) && kind != SLICE_FENCE,
-                                                slice_index(s + i) >= growth.looked};
+        uint32_t index = slice_index(s) + i;
+        samples[count++] = (struct look_sample){
+            .address = address,
+            .used = used,
+            .huge = extents[extent_of(address)] > EXTENT_AGE,
+            .told = has_small_blocks(s + i, kind),
+            .large = !kind_is_slab(kind) && kind != SLICE_FENCE,
+            .first = index >= growth.looked,
+            .judged = i + judged >= slices,
+            .counts = index >= growth.counted,
+            .recent = i + look_new() >= slices,
+        };
     }
     return count;
 }
@@ -437,34 +451,39 @@ WEIR_FN void huge_learn(void) {
     bool new_slab =
         growth.last < r->frontier && kind_is_slab(load_relaxed(&region_slices(r)[growth.last].kind));
     uint32_t end = new_slab ? growth.last : r->frontier;
-    uint32_t slices = DENSE_EXTENTS << extent_shift;
-    bool goes = load_relaxed(&huge_learn_due) && !growth.looking && end - r->first >= slices;
+    uint32_t judged = DENSE_EXTENTS << extent_shift;
+    bool goes = load_relaxed(&huge_learn_due) && !growth.looking && end - r->first >= judged;
     store_relaxed(&huge_learn_due, false);
-    if (growth.looked < end && end - growth.looked > slices) slices = end - growth.looked;
+    if (growth.looked < end && end - growth.looked > judged) judged = end - growth.looked;
+    if (judged > end - r->first) judged = end - r->first;
+    uint32_t slices = judged;
+    if (growth.counted < end && end - growth.counted > slices) slices = end - growth.counted;
     if (slices > end - r->first) slices = end - r->first;
     uint32_t stride = (slices + LOOK_SAMPLES - 1) / LOOK_SAMPLES;
-    uint32_t count = goes ? samples_take(region_slices(r) + end - slices, slices, stride) : 0;
+    uint32_t count = goes ? samples_take(region_slices(r) + end - slices, slices, judged, stride) : 0;
     growth.looking |= goes;
     os_lock_give(&page_lock);
     if (!goes) return;
     /* Without a lock: what is peeked at may be the program's mapping by now, which a thread has to serve. */
+    uint32_t pages = 0;
     uint32_t written = 0;
-    uint32_t lost = 0;
+    uint32_t lost[2] = {0, 0}; /* for good, and until the next look */
     uint32_t proven = 0;
     samples_ask(count);
     for (uint32_t i = 0; i < count; i++) {
-        uint32_t pages = pages_written(&samples[i]);
-        written += pages;
-        if (samples[i].huge && samples[i].first)
-            lost += (uint32_t)__builtin_popcount(samples[i].used) - pages;
-        if (samples[i].large && samples[i].first) proven += pages;
+        const struct look_sample* x = &samples[i];
+        uint32_t now = pages_written(x);
+        if (x->judged) pages += slice_page_count(), written += now;
+        if (x->huge && x->counts) lost[x->recent] += (uint32_t)__builtin_popcount(x->used) - now;
+        if (x->large && x->first) proven += now;
     }
-    uint32_t all = slices / stride * slice_page_count();
-    uint32_t pages = count * slice_page_count();
+    uint32_t all = judged / stride * slice_page_count();
     os_lock_take(&page_lock);
     growth.looking = false;
     growth.looked = end;
-    growth.lost += (uint64_t)lost * stride;
+    growth.counted = end - look_new();
+    growth.lost += (uint64_t)lost[false] * stride;
+    growth.lost_new = (uint64_t)lost[true] * stride;
     /* Where most is free again there is little to go by, but what large blocks have shown before. */
     growth.dense = pages < all / 4 ? growth.proven != 0 : written >= pages / DENSE_PARTS * (DENSE_PARTS - 1);
     growth.proven = growth.dense ? growth.proven + (uint64_t)proven * stride : 0;
@@ -489,7 +508,7 @@ static void look_when_due(uint32_t frontier, uint32_t end) {
 
 static bool look_allows(uint32_t frontier) {
     return growth.dense && frontier - growth.looked < (uint32_t)DENSE_EXTENTS << extent_shift &&
-           growth.lost << page_shift <= load_relaxed(&span_totals.live) / LOST_SHARE;
+           (growth.lost + growth.lost_new) << page_shift <= load_relaxed(&span_totals.live) / LOST_SHARE;
 }
 
 /* Touches the extent at p for the first time, which reads as zero then as well. False: that took long. */
