@@ -198,7 +198,9 @@ struct heap {
     struct heap* registry_next;
     struct heap* spare_next;
     int parked_tid;        /* of the thread that parked it */
-    uint64_t parked_bytes; /* what it adds to release_parked; 0: it is not parked; relaxed atomic */
+    uint32_t parked_bytes; /* what it adds to release_parked; 0: it is not parked; relaxed atomic */
+    uint32_t parked_used;  /* parked_in_use when it was asked last, */
+    uint32_t parked_asked; /* and which time that was, of all heaps */
     int wanted_by;         /* since then: the id of the first thread that wants it; relaxed atomic; 0: none */
     int tid;               /* relaxed atomic; 0: spare */
     uint32_t id;

@@ -59,6 +59,7 @@ enum { TID_UNKNOWN = -1 };
  * the head is also read relaxed, to skip the lock. */
 static struct heap* parked;
 static uint32_t parked_count;
+static uint32_t parked_times; /* that one was asked how much of it is in use, or knew it itself */
 /* What a heap that is parked may have at most, and all of them together. */
 enum { PARKED_MAX = 64, PARKED_BYTES_EACH = 2 << 20, PARKED_BYTES_ALL = 8 << 20 };
 
@@ -122,7 +123,7 @@ static void heap_reset(struct heap* h) {
     exposure_pack_anew(h);
     guard_heap_reset(h);
     h->owed = 0;
-    store_relaxed(&h->parked_bytes, (uint64_t)0);
+    store_relaxed(&h->parked_bytes, 0u);
     h->visited = NULL;
     store_relaxed(&h->doubted, NULL);
     store_relaxed(&h->visit_calls, (uint64_t)0);
@@ -177,6 +178,20 @@ static void heap_disband(struct heap* h, const char* call) {
     h->kept_bytes = h->closed_bytes = 0;
 }
 
+/* Bytes in use in the slabs that a parked heap would be allocated from, with what its bins have; roughly,
+ * since others free meanwhile. What it kept is next to nothing. */
+static uint32_t parked_in_use(const struct heap* h) {
+    uint64_t bytes = 0;
+    for (unsigned c = 0; c < SLAB_CLASSES; c++) {
+        const struct slice* s = h->active[c];
+        if (s == NULL || (s->flags & SLICE_KEPT) != 0) continue;
+        uint32_t used = counts_used(load_relaxed(&s->counts));
+        uint32_t back = slab_waiting(s);
+        if (used > back) bytes += (uint64_t)(used - back) * slab_class(s)->bytes;
+    }
+    return bytes < UINT32_MAX ? (uint32_t)bytes : UINT32_MAX;
+}
+
 /* Whether the heap of a thread that ends, `tid`, is now the next one's as it is. Not where nobody would come
  * by to empty it out if there is no next one. What it has counts as something that a look is to see to. */
 static bool heap_parks(struct heap* h, int tid) {
@@ -185,13 +200,15 @@ static bool heap_parks(struct heap* h, int tid) {
     outbox_flush_all(h);
     large_drop(h);
     uint64_t bytes = load_relaxed(&h->slab_bytes) + (uint64_t)medium_kept_bytes(h);
+    h->parked_used = parked_in_use(h); /* the thread has the records at hand */
     os_lock_take(&heaps_lock);
     bool parks = load_relaxed(&os_sandbox_is_own) == 0 && parked_count < PARKED_MAX &&
                  bytes <= PARKED_BYTES_EACH && bytes + load_relaxed(&release_parked) <= PARKED_BYTES_ALL;
     if (parks) {
         heap_unlearn(h); /* the next thread is another one */
         store_relaxed(&h->wanted_by, 0);
-        store_relaxed(&h->parked_bytes, bytes + 1);
+        h->parked_asked = ++parked_times;
+        store_relaxed(&h->parked_bytes, (uint32_t)bytes + 1); /* PARKED_BYTES_EACH at most */
         h->parked_tid = tid;
         add_relaxed(&release_parked, h->parked_bytes);
         heap_count_live(false);
@@ -213,7 +230,7 @@ static struct heap* heap_unpark(struct heap** link, int tid) {
     store_relaxed(link, h->spare_next);
     parked_count--;
     sub_relaxed(&release_parked, h->parked_bytes);
-    store_relaxed(&h->parked_bytes, (uint64_t)0);
+    store_relaxed(&h->parked_bytes, 0u);
     heap_count_live(true);
     return h;
 }
@@ -224,20 +241,6 @@ static bool parked_by(int tid) {
     const struct heap* h = parked;
     while (h != NULL && h->parked_tid != tid) h = h->spare_next;
     return h != NULL;
-}
-
-/* Bytes in use in the slabs that a parked heap would be allocated from, with what its bins have; roughly,
- * since others free meanwhile. What it kept is next to nothing. */
-static uint64_t parked_in_use(const struct heap* h) {
-    uint64_t bytes = 0;
-    for (unsigned c = 0; c < SLAB_CLASSES; c++) {
-        const struct slice* s = h->active[c];
-        if (s == NULL || (s->flags & SLICE_KEPT) != 0) continue;
-        uint32_t used = counts_used(load_relaxed(&s->counts));
-        uint32_t back = slab_waiting(s);
-        if (used > back) bytes += (uint64_t)(used - back) * slab_class(s)->bytes;
-    }
-    return bytes;
 }
 
 /* Known by its id, for which the kernel is asked once: another thread may have the same thread pointer later.
@@ -258,28 +261,52 @@ static struct heap** parked_wanted(int tid) {
     return NULL;
 }
 
+/* Under heaps_lock: of so many parked heaps one is chosen. */
+enum { PARKED_LOOK = 8 };
+static void parked_ask(struct heap* h) {
+    h->parked_used = parked_in_use(h);
+    h->parked_asked = ++parked_times;
+}
+/* The one of them that was not asked for longest; there are some. */
+static struct heap* parked_unasked(void) {
+    struct heap* oldest = parked;
+    struct heap* h = parked->spare_next;
+    for (unsigned i = 1; i < PARKED_LOOK && h != NULL; i++, h = h->spare_next)
+        if (parked_times - h->parked_asked > parked_times - oldest->parked_asked) oldest = h;
+    return oldest;
+}
+
+/* The first of them of which three quarters are free (*free), or the one that has least in use, as far as is
+ * known. */
+static struct heap** parked_least(bool* free) {
+    enum { part = 4 };
+    struct heap** best = &parked;
+    struct heap** link = &parked;
+    for (unsigned i = 0; i < PARKED_LOOK && *link != NULL; i++, link = &(*link)->spare_next) {
+        if ((*link)->parked_used < (*best)->parked_used) best = link;
+        *free = (*best)->parked_used <= load_relaxed(&(*best)->slab_bytes) / part;
+        if (*free) break;
+    }
+    return best;
+}
+
 /* Under heaps_lock: the parked heap that the next thread gets, which is thread `tid`. One that begins with
  * what another one took goes on with its work, and gets its heap: or else what it frees would go to others
  * for long. What a thread left in use others free else, by and by; a heap where much is left would have to
  * hold that and what its next thread takes. So of the last ones the first of which three quarters are free,
- * or the one that has least in use. */
+ * or the one that has least in use: by what is known of them. Not all are asked for it, which takes a line of
+ * the cache for each slab, while the lock is everybody's: the last one is, of which most is freed just now,
+ * and the one that was not for longest. */
 static struct heap** parked_best(int tid) {
-    enum { look = 8, part = 4 };
     struct heap** best = parked_wanted(tid);
-    uint64_t least = UINT64_MAX;
-    unsigned looked = 0;
     if (best != NULL) return best;
-    best = &parked;
-    if (parked->spare_next == NULL) return best;
-    for (struct heap** link = &parked; *link != NULL && looked < look;
-         link = &(*link)->spare_next, looked++) {
-        uint64_t bytes = parked_in_use(*link);
-        if (bytes >= least) continue;
-        least = bytes;
-        best = link;
-        if (bytes <= load_relaxed(&(*link)->slab_bytes) / part) break;
-    }
-    return best;
+    if (parked->spare_next == NULL) return &parked;
+    bool free = false;
+    best = parked_least(&free);
+    if (free) return best;
+    parked_ask(parked);
+    parked_ask(parked_unasked());
+    return parked_least(&free);
 }
 
 WEIR_FN void heaps_unpark(bool all) {

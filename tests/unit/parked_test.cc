@@ -90,6 +90,46 @@ TEST(Parked, TheNextOneHasAHeapOfWhichMostIsFree) {
     }));
 }
 
+// The heaps of threads that live at the same time, each of which leaves so many blocks in use.
+void ended_together(const std::vector<size_t>& counts, std::vector<struct heap*>* heaps,
+                    std::vector<std::vector<void*>>* live) {
+    if (live->size() == counts.size()) return;
+    std::thread([&] {
+        live->push_back(many(counts[live->size()], 1000));
+        heaps->push_back(unit_self());
+        ended_together(counts, heaps, live);
+        unit_end();
+    }).join();
+}
+
+// What others free of heaps that wait is seen in time: of the last one at once, of the others by and by.
+TEST(Parked, WhatOthersFreedIsSeenBeforeLong) {
+    for (size_t drained = 0; drained < 8; drained++) {
+        EXPECT_FINE(in_child([&] {
+            no_helper();
+            unit_attach();
+            std::vector<struct heap*> heaps;
+            std::vector<std::vector<void*>> live;
+            std::vector<size_t> counts(8, 30); // of one slab each
+            counts[drained] = 50;              // chosen last, if it were not asked
+            ended_together(counts, &heaps, &live);
+            EXPECT_EQ(unit_parked_count(), 8u);
+            for (void* p : live[drained]) unit_free(p);
+            live[drained].clear();
+            size_t threads = 0;
+            // Each takes the heap that has least in use, and leaves a bit more, so that another one is next.
+            auto body = [&] {
+                for (void* p : many(2 * (threads + 1), 1000)) live[0].push_back(p);
+            };
+            while (threads < 8 && heap_of_thread(body) != heaps[drained]) threads++;
+            EXPECT_LT(threads, drained == 0 ? 1u : 8u) << drained;
+            for (const std::vector<void*>& blocks : live)
+                for (void* p : blocks) unit_free(p);
+            expect_nothing_left();
+        }));
+    }
+}
+
 // Two heaps wait: one with so many bytes of each size in use, which `live` gets, and one where less is.
 struct Waiting {
     struct heap* one = nullptr;
