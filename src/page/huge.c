@@ -337,6 +337,7 @@ struct look_sample {
     bool counts;   /* not counted in `lost` before */
     bool recent;   /* nor is it now, but in `lost_new` */
 };
+/* Each slice of two extents, and of half a one that is looked at again. */
 enum { LOOK_SAMPLES = 80, LOOK_WAIT_MAX = 8 };
 /* The kernel may take longer for a huge page than for as many small ones: it moves others' memory away first,
  * or the host of a virtual machine has to find some. What is quick to have comes first, and behind it all is
