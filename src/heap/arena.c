@@ -323,9 +323,10 @@ static bool chunk_add(struct arena* a) {
     commit();
     store_relaxed(&k->arena, a);
     k->bank = bank;
-    k->bank_index = bank_index;
-    k->index = index;
-    struct slice* s = span_alloc_slab(CHUNK_SLICES, true);
+    k->bank_index = (uint16_t)bank_index;
+    k->index = (uint16_t)index;
+    bool fresh;
+    struct slice* s = span_alloc_slab(CHUNK_SLICES, true, &fresh);
     if (s == NULL) {
         chunk_goes(k);
         return false;
@@ -333,6 +334,7 @@ static bool chunk_add(struct arena* a) {
     k->slice = s;
     k->address = slice_address(s);
     k->pages = slice_pages(s);
+    k->untouched = fresh ? 0 : CHUNK_SLICES * slice_page_count();
     chunk_forget(k);
     for (unsigned i = 0; i < CHUNK_WORDS; i++) k->bits[i] = (struct unit_bits){0, 0};
     for (unsigned i = 0; i < CHUNK_GROUPS; i++) store_relaxed(&k->blocks[i], (uint16_t)0);

@@ -79,8 +79,10 @@ struct chunk {
     struct slice_pages* pages; /* of the first slice */
     struct arena* arena;
     struct bank* bank;
-    uint32_t bank_index;            /* in its arena */
-    uint32_t index;                 /* in its bank */
+    uint16_t bank_index;            /* in its arena */
+    uint16_t index;                 /* in its bank */
+    uint32_t untouched;             /* pages from here on count as without memory, as a huge page is there
+                                       from its first touch on: no block has touched them yet */
     uint32_t used;                  /* blocks */
     uint32_t idle_count;            /* bits in `idle` */
     uint16_t idle[CHUNK_SLICES];    /* per slice: pages that no block touches and that are no holes */

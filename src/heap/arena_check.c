@@ -6,6 +6,7 @@
 #include "page/hole.h"
 
 static bool pages_check_block(const struct chunk* k, uint32_t unit, uint32_t units) {
+    if ((unit + units - 1) >> units_shift() >= k->untouched) return false;
     for (uint32_t page = unit >> units_shift(); page <= (unit + units - 1) >> units_shift(); page++) {
         uint32_t i = slice_of_page(page);
         uint32_t holes = hole_of(load_relaxed(&k->pages[i].state));

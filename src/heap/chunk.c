@@ -209,6 +209,7 @@ WEIR_FN enum pages pages_take(struct chunk* k, uint32_t unit, uint32_t units, bo
     enum { most = CHUNK_MAX / SLICE_BYTES + 1 }; /* slices that a block lies in */
     uint32_t mask[most];
     uint32_t got[most];
+    if (resident && to > k->untouched) return PAGES_CLEAN;
     for (uint32_t i = first; i <= last; i++) {
         mask[i - first] = pages_in(i, from, to);
         uint64_t state = load_relaxed(&k->pages[i].state);
@@ -221,6 +222,7 @@ WEIR_FN enum pages pages_take(struct chunk* k, uint32_t unit, uint32_t units, bo
         return clean ? PAGES_CLEAN : PAGES_BUSY;
     }
     for (uint32_t i = first; i <= last; i++) idle_clear(k, i, mask[i - first]);
+    if (to > k->untouched) k->untouched = to;
     return PAGES_TAKEN;
 }
 

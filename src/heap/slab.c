@@ -21,7 +21,8 @@ WEIR_FN struct slice* slab_make(struct heap* h, unsigned c) {
     /* Of its first slab of a class a thread needs a page or two, for all anybody knows: the rest would keep
      * memory that others could use. */
     bool first = (h->opened[c / 64] >> (c % 64) & 1) == 0;
-    if (s == NULL) s = span_alloc_slab(k->slices, !first);
+    bool fresh;
+    if (s == NULL) s = span_alloc_slab(k->slices, !first, &fresh);
     if (s == NULL) return NULL;
     h->opened[c / 64] |= 1ull << (c % 64);
     s->free = NULL;

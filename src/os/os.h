@@ -73,9 +73,10 @@ WEIR_FN void os_split_huge(void* p);
 /* Which pages of an accessible range are resident: there[i] & 1 for the i-th. False: the kernel does not say.
  */
 WEIR_FN bool os_resident_pages(void* p, size_t bytes, unsigned char* there);
-/* A copy of memory of this process. False where it cannot be read, or the kernel has no such call. May block
- * where the memory is a mapping of the program's. */
-WEIR_FN bool os_peek(const void* from, void* to, size_t bytes);
+/* A copy of ranges of this process's memory, one behind the other. Returns the bytes that were copied: of all
+ * before the first one that cannot be read; 0 where the kernel has no such call. May block where the memory
+ * is a mapping of the program's. */
+WEIR_FN size_t os_peek(const struct os_range* from, unsigned count, void* to);
 /* Move the pages of [from, from+bytes) to [to, to+bytes); both ranges stay mapped, `from` reads as zero
  * afterwards. False: refused (limit, several mappings), and `to` may be unmapped. Nothing was moved then, but
  * where there are several mappings (Linux 6.17). */

@@ -95,6 +95,8 @@ WEIR_WIDE(huge_growth) static struct {
     uint32_t slow;     /* timed extents that were, since SURE were fast in a row */
     uint32_t single;   /* openings of one extent, since then */
     uint32_t pause;    /* slices of growth that are left of it */
+    uint64_t
+        known[2]; /* in front of `looked`: a bit for each slice that was found written to, by its number */
 } growth;
 
 /* An extent is broken up: with it goes its share. One that the helper made counts as one that was opened. */
@@ -330,6 +332,7 @@ struct look_sample {
     uintptr_t address;
     uint32_t used; /* pages that blocks lie on, or did; see samples_ask */
     bool huge;     /* all pages are resident, written to or not */
+    bool known;    /* it was found that blocks have written to it */
     bool told;     /* a slab of small blocks: built page by page, as it is used */
     bool large;    /* a part of a large block */
     bool first;    /* not looked at before */
@@ -348,9 +351,11 @@ enum { LOOK_SAMPLES = 80, LOOK_WAIT_MAX = 8 };
 enum { STEP_MAX = 4, STEP_PARTS = 8, SURE = 16, PROBE_EVERY = 4 };
 enum { PAUSE_MIN = 1 << 10, PAUSE_DOUBLINGS = 6 };
 
-/* Sync: growth.looking. What the kernel says of the samples' pages, and then one page's copy in turns. */
+/* Sync: growth.looking. What the kernel says of the samples' pages, and then copies of some in turns: of two
+ * microseconds for a page one is the call's own. */
+enum { PEEK_PAGES = 8 };
 WEIR_WIDE(huge_samples) static struct look_sample samples[LOOK_SAMPLES];
-WEIR_WIDE(huge_peek) static uint64_t peeked[(1 << PAGE_SHIFT_MIN) / sizeof(uint64_t)];
+WEIR_WIDE(huge_peek) static uint64_t peeked[PEEK_PAGES][(1 << PAGE_SHIFT_MIN) / sizeof(uint64_t)];
 
 /* Slices in front of the frontier whose blocks may just have been given out. */
 static uint32_t look_new(void) { return (1u << extent_shift) / 2; }
@@ -362,6 +367,20 @@ static bool has_small_blocks(const struct slice* s, uint8_t kind) {
 /* Which slice of so many stands for them: another one each time, as it comes (Knuth's multiplicative hash),
  * so that blocks which lie at multiples of that distance are not all seen at the same place. */
 static uint32_t sample_place(uint32_t number) { return number * 2654435761u >> 16; }
+
+enum { KNOWN_SLICES = 64 * (sizeof growth.known / sizeof *growth.known) };
+static uint64_t* known_word(uint32_t index) { return &growth.known[index % KNOWN_SLICES / 64]; }
+
+/* Under the page lock: what was found of the slices behind is not of those that the heap grew by, up to
+ * `end`. */
+static void known_forget(uint32_t end) {
+    uint32_t from = growth.looked;
+    if (end - from > KNOWN_SLICES) from = end - KNOWN_SLICES; /* also where the heap was cut */
+    for (; from < end; from++) *known_word(from) &= ~(1ull << from % 64);
+}
+static bool slice_is_known(uint32_t index, uint32_t end) {
+    return end - index <= KNOWN_SLICES && (*known_word(index) >> index % 64 & 1) != 0;
+}
 
 /* Samples of `slices` from s on, one in each `stride` of them; returns how many there are of slices that are
  * not free. */
@@ -389,6 +408,7 @@ static uint32_t samples_take(const struct slice* s, uint32_t slices, uint32_t ju
             .address = address,
             .used = used,
             .huge = extents[extent_of(address)] > EXTENT_AGE,
+            .known = slice_is_known(index, slice_index(s) + slices),
             .told = has_small_blocks(s + i, kind),
             .large = !kind_is_slab(kind) && kind != SLICE_FENCE,
             .first = index >= growth.looked,
@@ -398,23 +418,6 @@ static uint32_t samples_take(const struct slice* s, uint32_t slices, uint32_t ju
         };
     }
     return count;
-}
-
-/* Whether the page was ever written to, as far as it can be told: it does not read as zero. False also where
- * the kernel does not say. The kernel reads it, since the program may have made it inaccessible. */
-static bool page_is_written(uintptr_t page) {
-    uint64_t any = 0;
-    if (!os_peek((const void*)page, peeked, sizeof peeked)) return false;
-    for (size_t i = 0; i < sizeof peeked / sizeof *peeked; i++) any |= peeked[i], peeked[i] = 0;
-    return any != 0;
-}
-
-/* Of a huge page one page of the slice stands for all of `used`; any of them, as it comes. */
-static bool sample_is_written(const struct look_sample* x) {
-    uint32_t from = (uint32_t)(x->address >> SLICE_SHIFT) * 5 % slice_page_count();
-    uint32_t behind = x->used & ~0u << from;
-    uint32_t page = (uint32_t)__builtin_ctz(behind != 0 ? behind : x->used);
-    return page_is_written(x->address + ((uintptr_t)page << page_shift));
 }
 
 /* Of samples that are not huge only resident pages count as used from here on: one call for those that lie
@@ -438,10 +441,55 @@ static void samples_ask(uint32_t count) {
     }
 }
 
+/* Of a huge page one page of the slice stands for all of `used`; any of them, as it comes. */
+static void* sample_page(const struct look_sample* x) {
+    uint32_t from = (uint32_t)(x->address >> SLICE_SHIFT) * 5 % slice_page_count();
+    uint32_t behind = x->used & ~0u << from;
+    uint32_t page = (uint32_t)__builtin_ctz(behind != 0 ? behind : x->used);
+    return (void*)(x->address + ((uintptr_t)page << page_shift));
+}
+
+/* Whether the page that was copied was ever written to, as far as it can be told: it does not read as zero.
+ * The copy is wiped. */
+static bool copy_is_written(uint64_t* copy) {
+    uint64_t any = 0;
+    for (size_t i = 0; i < sizeof *peeked / sizeof **peeked; i++) any |= copy[i], copy[i] = 0;
+    return any != 0;
+}
+
+/* Samples i of the next pages. Of one that the kernel does not copy nothing is known. It copies them, since
+ * the program may have made them inaccessible. */
+static void pages_peek(const struct os_range* pages, const uint32_t* i, uint32_t count) {
+    for (uint32_t at = 0; at < count; at++) {
+        size_t got = os_peek(pages + at, count - at, peeked) / sizeof *peeked;
+        for (size_t copy = 0; copy < got; copy++, at++) samples[i[at]].known = copy_is_written(peeked[copy]);
+    }
+}
+
+static void samples_peek(uint32_t count) {
+    struct os_range pages[PEEK_PAGES];
+    uint32_t of[PEEK_PAGES];
+    uint32_t some = 0;
+    for (uint32_t i = 0; i < count; i++) {
+        const struct look_sample* x = &samples[i];
+        if (!x->huge || x->told || x->known || x->used == 0) continue;
+        of[some] = i;
+        pages[some++] = (struct os_range){sample_page(x), sizeof *peeked};
+        if (some == PEEK_PAGES) pages_peek(pages, of, some), some = 0;
+    }
+    pages_peek(pages, of, some);
+}
+
 static uint32_t pages_written(const struct look_sample* x) {
-    if (x->used == 0) return 0;
-    bool written = !x->huge || x->told || sample_is_written(x);
-    return written ? (uint32_t)__builtin_popcount(x->used) : 0;
+    return !x->huge || x->told || x->known ? (uint32_t)__builtin_popcount(x->used) : 0;
+}
+
+/* Under the page lock: what was found of the samples of slices up to `end` need not be looked at again. */
+static void samples_keep(uint32_t count, uint32_t end) {
+    for (uint32_t i = 0; i < count; i++) {
+        uint32_t index = (uint32_t)((samples[i].address - regions[0].base) >> SLICE_SHIFT);
+        if (samples[i].known && end - index <= KNOWN_SLICES) *known_word(index) |= 1ull << index % 64;
+    }
 }
 
 /* Blocks may be freed and their pages given back meanwhile: the outcome is an estimate. */
@@ -461,6 +509,7 @@ WEIR_FN void huge_learn(void) {
     if (growth.counted < end && end - growth.counted > slices) slices = end - growth.counted;
     if (slices > end - r->first) slices = end - r->first;
     uint32_t stride = (slices + LOOK_SAMPLES - 1) / LOOK_SAMPLES;
+    if (goes) known_forget(end);
     uint32_t count = goes ? samples_take(region_slices(r) + end - slices, slices, judged, stride) : 0;
     growth.looking |= goes;
     os_lock_give(&page_lock);
@@ -471,6 +520,7 @@ WEIR_FN void huge_learn(void) {
     uint32_t lost[2] = {0, 0}; /* for good, and until the next look */
     uint32_t proven = 0;
     samples_ask(count);
+    samples_peek(count);
     for (uint32_t i = 0; i < count; i++) {
         const struct look_sample* x = &samples[i];
         uint32_t now = pages_written(x);
@@ -481,6 +531,7 @@ WEIR_FN void huge_learn(void) {
     uint32_t all = judged / stride * slice_page_count();
     os_lock_take(&page_lock);
     growth.looking = false;
+    samples_keep(count, end);
     growth.looked = end;
     growth.counted = end - look_new();
     growth.lost += (uint64_t)lost[false] * stride;
@@ -610,6 +661,7 @@ WEIR_FN void huge_seal(void) {
 WEIR_FN void huge_forget_ahead(void) {
     huge_seal();
     store_relaxed(&huge_ahead.end, 0u);
+    growth.known[0] = growth.known[1] = 0; /* the heap may have been cut */
 }
 
 WEIR_FN void huge_settle(void) {

@@ -53,7 +53,8 @@ static void piece_back(char* from, const char* there, size_t bytes) {
     enum { step = 1024 };
     uint64_t words[step / sizeof(uint64_t)];
     for (size_t at = 0; at < bytes; at += step) {
-        if (!os_peek(there + at, words, step)) continue; /* nothing is mapped there */
+        struct os_range piece = {(void*)(there + at), step};
+        if (os_peek(&piece, 1, words) != step) continue; /* nothing is mapped there */
         uint64_t any = 0;
         for (size_t i = 0; i < step / sizeof(uint64_t); i++) any |= words[i];
         if (any != 0) memcpy(from + at, words, step);

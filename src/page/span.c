@@ -195,12 +195,14 @@ static bool known_to_block(const struct slice* s, size_t slices, struct known k)
     return k.dirty == 0;
 }
 
-static void known_to_slab(const struct slice* s, size_t slices, struct known k) {
+/* True: nothing was ever on it, and it may be resident. */
+static bool known_to_slab(const struct slice* s, size_t slices, struct known k) {
     uint64_t each = known_each(s, slices, k);
     for (size_t i = 0; i < slices; i++) {
         uint64_t* word = &slice_pages(s)[i].state;
         store_relaxed(word, (i < k.dirty ? load_relaxed(word) : each) | hole_all());
     }
+    return k.dirty == 0 && each == 0;
 }
 
 /* Cut [skip, skip + slices) out of the free span s; what is left over stays free. */
@@ -564,12 +566,12 @@ static struct slice* span_not_resident(size_t slices, struct known* k) {
     return span_from_frontier(&regions[0], slices, 1);
 }
 
-WEIR_FN struct slice* span_alloc_slab(size_t slices, bool resident) {
+WEIR_FN struct slice* span_alloc_slab(size_t slices, bool resident, bool* fresh) {
     struct known k;
     span_lock();
     struct slice* s = resident ? NULL : span_not_resident(slices, &k);
     if (s == NULL) s = span_alloc_locked(slices, 1, &k);
-    if (s != NULL) known_to_slab(s, slices, k);
+    if (s != NULL) *fresh = known_to_slab(s, slices, k);
     os_lock_give(&page_lock);
     return s;
 }

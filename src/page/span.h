@@ -34,8 +34,9 @@ WEIR_VAR_DECL struct span_totals span_totals;
  * stands where a large block has it. NULL: no memory. */
 WEIR_FN struct slice* span_alloc(size_t slices, size_t align_slices, bool* zeroed);
 /* The same for a slab: all pages of its slices are holes. `resident`: of memory that is resident if there is
- * such; otherwise of what is not, as far as it goes. */
-WEIR_FN struct slice* span_alloc_slab(size_t slices, bool resident);
+ * such; otherwise of what is not, as far as it goes. *fresh: nothing was ever on it, though it may be
+ * resident, as huge pages are from their first touch on. */
+WEIR_FN struct slice* span_alloc_slab(size_t slices, bool resident, bool* fresh);
 /* Each further slice of such a span says from now on where the span starts, and of its own pages which are
  * holes. Then the first slice gets a kind that is so (slice_kind_is_paged, or SPARE). */
 WEIR_FN void span_mark_rest(struct slice* s);

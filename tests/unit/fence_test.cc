@@ -425,7 +425,8 @@ TEST(Fence, WhatLiesBesideContentsIsWiped) {
             wiped += bytes;
         };
         bool zeroed;
-        struct slice* s = span_alloc_slab(8, false);
+        bool fresh;
+        struct slice* s = span_alloc_slab(8, false, &fresh);
         low = reinterpret_cast<char*>(slice_address(s));
         high = low + 8 * SLICE_BYTES;
         span_mark_rest(s);

@@ -301,24 +301,66 @@ TEST_NATIVE(HugeGrowth, WhatIsNotWrittenYetCountsInASmallHeap) {
     EXPECT_LE(*extra / heaps, 9 * MIB / 4 >> page_shift);
 }
 
-// A look that blocks holds nothing up: the program may have put a mapping of its own there.
+// Calls of the kernel that a look makes now. One that blocks holds nothing up: the program may have put a
+// mapping of its own there.
+unsigned calls_of_a_look() {
+    static unsigned calls, held;
+    calls = held = 0;
+    os_fault_hook = [](enum os_call call) {
+        calls += call == OS_OTHER;
+        held += call == OS_OTHER && os_lock_is_mine(&page_lock);
+        return false;
+    };
+    store_relaxed(&huge_learn_due, true);
+    huge_learn();
+    os_fault_hook = nullptr;
+    EXPECT_EQ(held, 0u);
+    EXPECT_FALSE(load_relaxed(&huge_learn_due));
+    return calls;
+}
+
+// Some pages are copied by each call, and what was found written to is not looked at again.
 TEST_NATIVE(HugeGrowth, LooksWithoutALock) {
     if (!kernel_has_huge_pages()) return expect_none_without();
     EXPECT_FINE(in_child([] {
         Grown heap(24);
-        for (int i = 0; i < 32; i++) memset(unit_alloc(256 * KIB), 1, 256 * KIB);
-        static unsigned held, looks;
-        os_fault_hook = [](enum os_call call) {
-            looks += call == OS_OTHER;
-            held += call == OS_OTHER && os_lock_is_mine(&page_lock);
-            return false;
-        };
-        store_relaxed(&huge_learn_due, true);
-        huge_learn();
-        EXPECT_GT(looks,
-                  32u); // one for most of the 64 slices: what is in them, not only which pages there are
-        EXPECT_EQ(held, 0u);
-        EXPECT_FALSE(load_relaxed(&huge_learn_due));
+        for (int i = 0; i < 64; i++) memset(unit_alloc(256 * KIB), 1, 256 * KIB);
+        calls_of_a_look();
+        EXPECT_LE(calls_of_a_look(), 1u);
+        os_lock_take(&page_lock);
+        huge_forget_ahead(); // and what was found
+        os_lock_give(&page_lock);
+        unsigned all = calls_of_a_look();
+        EXPECT_GE(all, 64u / 8); // what is in 64 slices, not only which pages there are
+        EXPECT_LE(all, 16u);
+    }));
+}
+
+// What was found of slices behind says nothing of those that come.
+TEST_NATIVE(HugeGrowth, NoLongerWhereBlocksAreHardlyTouchedBehindWrittenOnes) {
+    EXPECT_FINE(in_child([] {
+        start();
+        for (int i = 0; i < 160; i++) memset(unit_alloc(256 * KIB), 1, 256 * KIB);
+        size_t before = resident_pages(heap_start(), heap_end());
+        for (int i = 0; i < 256; i++) *static_cast<char*>(unit_alloc(256 * KIB)) = 1;
+        size_t after = resident_pages(heap_start(), heap_end());
+        EXPECT_LE(after, before + 256 + ((4 * MIB + 104 * MIB / 32) >> page_shift));
+    }));
+}
+
+// What of the pages that a call is to copy cannot be read says nothing of the others.
+TEST_NATIVE(HugeGrowth, AlsoWhereSomeIsNotToBeRead) {
+    if (!kernel_has_huge_pages()) return expect_none_without();
+    EXPECT_FINE(in_child([] {
+        start();
+        for (int i = 0; i < 160; i++) {
+            auto* p = static_cast<char*>(unit_alloc(256 * KIB));
+            memset(p, 1, 256 * KIB);
+            if (i % 4 != 0) continue;
+            uintptr_t slice = align_up(reinterpret_cast<uintptr_t>(p), SLICE_BYTES);
+            ASSERT_EQ(mprotect(reinterpret_cast<void*>(slice), SLICE_BYTES, PROT_NONE), 0);
+        }
+        EXPECT_GE(huge_totals.opened, 9u); // of 16 behind the first 8 MiB
     }));
 }
 
@@ -732,6 +774,44 @@ TEST(HugeGrowth, AKernelThatRefusesServes) {
         EXPECT_EQ(huge_totals.opened, 0u);
         EXPECT_TRUE(span_check());
     }));
+}
+
+// What is huge from its first touch on is new memory still: what waits elsewhere goes first, as it does where
+// pages are small.
+TEST_NATIVE(HugeGrowth, WhatWaitsServesFirst) {
+    if (!kernel_has_huge_pages()) return expect_none_without();
+    auto* slices = static_cast<uint32_t*>(
+        mmap(nullptr, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0));
+    const char* options[] = {"", ":hugepages=never"};
+    for (unsigned i = 0; i < 2; i++) {
+        EXPECT_FINE(in_child([&] {
+            start(options[i]);
+            Random random(7);
+            std::vector<std::pair<void*, size_t>> blocks;
+            size_t live = 0;
+            for (size_t low = 4 * KIB; low < 400 * KIB; low += 20 * KIB) {
+                std::vector<std::pair<void*, size_t>> left;
+                for (auto& b : blocks) {
+                    if (random.below(8) == 0) {
+                        left.push_back(b);
+                    } else {
+                        unit_free(b.first);
+                        live -= b.second;
+                    }
+                }
+                for (blocks = left; live < 64 * MIB; live += blocks.back().second) {
+                    size_t bytes = low + random.below(low / 4);
+                    blocks.emplace_back(unit_alloc(bytes), bytes);
+                    memset(blocks.back().first, 1, bytes);
+                }
+            }
+            EXPECT_EQ(huge_totals.opened != 0, i == 0);
+            slices[i] = regions[0].frontier - regions[0].first;
+            EXPECT_TRUE(unit_arena_check());
+        }));
+    }
+    EXPECT_LE(slices[0], slices[1] + 16); // a chunk
+    munmap(slices, 4096);
 }
 
 } // namespace

@@ -218,12 +218,13 @@ WEIR_FN bool os_resident_pages(void* p, size_t bytes, unsigned char* there) {
     return os_call3(OS_OTHER, SYS_mincore, (long)p, (long)bytes, (long)there) == 0;
 }
 
-WEIR_FN bool os_peek(const void* from, void* to, size_t bytes) {
-    if (os_sandboxed() || os_fault(OS_OTHER)) return false;
-    struct os_range there = {(void*)from, bytes};
-    struct os_range here = {to, bytes};
-    return os_call6(OS_OTHER, SYS_process_vm_readv, os_process_id(), (long)&here, 1, (long)&there, 1, 0) ==
-           (long)bytes;
+WEIR_FN size_t os_peek(const struct os_range* from, unsigned count, void* to) {
+    if (os_sandboxed() || os_fault(OS_OTHER)) return 0;
+    struct os_range here = {to, 0};
+    for (unsigned i = 0; i < count; i++) here.bytes += from[i].bytes;
+    long got =
+        os_call6(OS_OTHER, SYS_process_vm_readv, os_process_id(), (long)&here, 1, (long)from, count, 0);
+    return got < 0 ? 0 : (size_t)got;
 }
 
 static bool move(void* from, void* to, size_t bytes) {
