@@ -249,13 +249,18 @@ static bool is_worth_a_visit(const struct slice* s, const struct slice_pages* r)
 /* The lists that a visit follows lead through blocks that another processor wrote last: each link is waited
  * for, and the owner with it, once the lock is held. So most of what they may lead to comes all at once
  * before: as many blocks as are built, which are the first ones but where pages before are holes. A prefetch
- * reads nothing, and may be of what is no slab's any more. */
+ * reads nothing, and may be of what is no slab's any more. A processor forgets those for which it has no
+ * room, which is for 16 to 24 lines on their way: so they go in turns of which each is there before the next,
+ * about. */
 static void blocks_prefetch(const struct slice* s) {
-    enum { line = 64 };
+    enum { line = 64, turn = 16, pauses = 3 };
     uint32_t bytes = size_classes[load_relaxed(&s->size_class)].bytes;
     const char* p = (const char*)slice_address(s);
     const char* end = p + (size_t)counts_built(load_relaxed(&s->counts)) * bytes;
-    for (; p < end; p += bytes < line ? line : bytes) __builtin_prefetch(p);
+    for (unsigned lines = 1; p < end; p += bytes < line ? line : bytes, lines++) {
+        __builtin_prefetch(p);
+        for (unsigned i = 0; lines % turn == 0 && i < pauses; i++) arch_pause();
+    }
 }
 
 WEIR_FN bool available_visit(struct heap* h, struct slice* s, const struct slice_pages* r, uint64_t* looked) {
