@@ -249,9 +249,9 @@ static bool is_worth_a_visit(const struct slice* s, const struct slice_pages* r)
 /* The lists that a visit follows lead through blocks that another processor wrote last: each link is waited
  * for, and the owner with it, once the lock is held. So most of what they may lead to comes all at once
  * before: as many blocks as are built, which are the first ones but where pages before are holes. A prefetch
- * reads nothing, and may be of what is no slab's any more. A processor forgets those for which it has no
- * room, which is for 16 to 24 lines on their way: so they go in turns of which each is there before the next,
- * about. */
+ * reads nothing, and may be of what is no slab's any more. A processor that has no room for more lines on
+ * their way, which is for 10 to 24, may drop what comes then: so they go in turns of which each is there
+ * before the next, about. */
 static void blocks_prefetch(const struct slice* s) {
     enum { line = 64, turn = 16, pauses = 3 };
     uint32_t bytes = size_classes[load_relaxed(&s->size_class)].bytes;

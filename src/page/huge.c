@@ -13,6 +13,8 @@
 #include "page/hole.h"
 #include "page/span.h"
 
+#include <string.h>
+
 /* Bytes in use from which a heap is large: below, the processor's own tables reach far enough. */
 #define HEAP_MIN (64 * MIB)
 /* A kernel with larger ones (of 16 KiB pages and more) is left alone: an extent is hardly ever full. */
@@ -165,6 +167,7 @@ static uint32_t extent_of(uintptr_t address) {
     unsigned shift = extent_shift + SLICE_SHIFT;
     return (uint32_t)((address >> shift) - (regions[0].base >> shift));
 }
+static uint32_t slice_at(uintptr_t address) { return (uint32_t)((address - regions[0].base) >> SLICE_SHIFT); }
 static uint32_t extent_pages(uint32_t of_1024) {
     return (slice_page_count() << extent_shift) * of_1024 / 1024;
 }
@@ -371,11 +374,10 @@ static uint32_t sample_place(uint32_t number) { return number * 2654435761u >> 1
 enum { KNOWN_SLICES = 64 * (sizeof growth.known / sizeof *growth.known) };
 static uint64_t* known_word(uint32_t index) { return &growth.known[index % KNOWN_SLICES / 64]; }
 
-/* Under the page lock: what was found of the slices behind is not of those that the heap grew by, up to
- * `end`. */
-static void known_forget(uint32_t end) {
-    uint32_t from = growth.looked;
-    if (end - from > KNOWN_SLICES) from = end - KNOWN_SLICES; /* also where the heap was cut */
+/* Under the page lock: what was found of slices [from, end) holds no more. */
+static void known_forget(uint32_t from, uint32_t end) {
+    if (end - from > KNOWN_SLICES)
+        from = end > KNOWN_SLICES ? end - KNOWN_SLICES : 0; /* or the heap was cut */
     for (; from < end; from++) *known_word(from) &= ~(1ull << from % 64);
 }
 static bool slice_is_known(uint32_t index, uint32_t end) {
@@ -486,8 +488,9 @@ static uint32_t pages_written(const struct look_sample* x) {
 
 /* Under the page lock: what was found of the samples of slices up to `end` need not be looked at again. */
 static void samples_keep(uint32_t count, uint32_t end) {
+    if (regions[0].frontier < end) return; /* the heap was cut meanwhile */
     for (uint32_t i = 0; i < count; i++) {
-        uint32_t index = (uint32_t)((samples[i].address - regions[0].base) >> SLICE_SHIFT);
+        uint32_t index = slice_at(samples[i].address);
         if (samples[i].known && end - index <= KNOWN_SLICES) *known_word(index) |= 1ull << index % 64;
     }
 }
@@ -509,7 +512,7 @@ WEIR_FN void huge_learn(void) {
     if (growth.counted < end && end - growth.counted > slices) slices = end - growth.counted;
     if (slices > end - r->first) slices = end - r->first;
     uint32_t stride = (slices + LOOK_SAMPLES - 1) / LOOK_SAMPLES;
-    if (goes) known_forget(end);
+    if (goes) known_forget(growth.looked, end); /* which came since */
     uint32_t count = goes ? samples_take(region_slices(r) + end - slices, slices, judged, stride) : 0;
     growth.looking |= goes;
     os_lock_give(&page_lock);
@@ -546,7 +549,10 @@ WEIR_FN void huge_learn(void) {
     os_lock_give(&page_lock);
 }
 
-WEIR_FN void huge_fork_child(void) { growth.looking = false; }
+WEIR_FN void huge_fork_child(void) {
+    if (growth.looking) memset(peeked, 0, sizeof peeked); /* its copies came along */
+    growth.looking = false;
+}
 
 /* The heap's frontier goes to `end`: before it gets to the end of what is open, a look is due, which tells
  * whether the next extents are to be opened. */
@@ -766,6 +772,7 @@ WEIR_FN unsigned huge_breaks(struct os_range goes, void* split[2]) {
     bool ahead = end > (uintptr_t)ahead_address(huge_ahead.from);
     if (ahead && start < (uintptr_t)ahead_address(huge_ahead.end)) huge_seal();
     if (extents == NULL || start - regions[0].base >= (uintptr_t)regions[0].slices << SLICE_SHIFT) return 0;
+    known_forget(slice_at(start), slice_at(end - 1) + 1);
     bool whole = align_down(start, bytes) == start && start + bytes <= end;
     if (!whole && extent_breaks(start)) split[count++] = (void*)start;
     if (align_down(end, bytes) != end && extent_breaks(end - 1)) split[count++] = (void*)(end - 1);

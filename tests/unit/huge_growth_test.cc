@@ -348,19 +348,73 @@ TEST_NATIVE(HugeGrowth, NoLongerWhereBlocksAreHardlyTouchedBehindWrittenOnes) {
     }));
 }
 
-// What of the pages that a call is to copy cannot be read says nothing of the others.
-TEST_NATIVE(HugeGrowth, AlsoWhereSomeIsNotToBeRead) {
+// What was not is asked for again: it may be written to by then, and is lost until it is.
+TEST_NATIVE(HugeGrowth, LooksAgainAtWhatWasNotWritten) {
     if (!kernel_has_huge_pages()) return expect_none_without();
     EXPECT_FINE(in_child([] {
         start();
+        for (int i = 0; i < 160; i++) memset(unit_alloc(256 * KIB), 1, 256 * KIB);
+        std::vector<void*> blocks;
+        for (int i = 0; i < 12; i++) blocks.push_back(unit_alloc(256 * KIB)); // in what is open
+        calls_of_a_look();
+        unsigned asked = calls_of_a_look();
+        EXPECT_GE(asked, 3u);
+        EXPECT_EQ(calls_of_a_look(), asked);
+        for (void* p : blocks) memset(p, 1, 256 * KIB);
+        calls_of_a_look();
+        EXPECT_LE(calls_of_a_look(), asked - 2);
+    }));
+}
+
+// Nor is anything known of what went back to the kernel meanwhile.
+TEST_NATIVE(HugeGrowth, LooksAgainAtWhatWent) {
+    if (!kernel_has_huge_pages()) return expect_none_without();
+    EXPECT_FINE(in_child([] {
+        start();
+        std::vector<void*> blocks;
         for (int i = 0; i < 160; i++) {
-            auto* p = static_cast<char*>(unit_alloc(256 * KIB));
-            memset(p, 1, 256 * KIB);
-            if (i % 4 != 0) continue;
-            uintptr_t slice = align_up(reinterpret_cast<uintptr_t>(p), SLICE_BYTES);
+            blocks.push_back(unit_alloc(256 * KIB));
+            memset(blocks.back(), 1, 256 * KIB);
+        }
+        calls_of_a_look();
+        EXPECT_LE(calls_of_a_look(), 1u);
+        for (size_t i = blocks.size() - 14; i < blocks.size() - 4; i += 2) {
+            unit_free(blocks[i]);
+            blocks[i] = nullptr;
+        }
+        unit_collect();
+        ASSERT_TRUE(release_all());
+        for (int i = 0; i < 5; i++) unit_alloc(256 * KIB); // in the same places
+        EXPECT_GE(calls_of_a_look(), 2u);
+    }));
+}
+
+// What of the pages that a call is to copy cannot be read says nothing of the others: it alone is asked for
+// again, each page by itself.
+TEST_NATIVE(HugeGrowth, WhatIsNotToBeReadIsAskedForAlone) {
+    if (!kernel_has_huge_pages()) return expect_none_without();
+    EXPECT_FINE(in_child([] {
+        start();
+        std::vector<char*> blocks;
+        for (int i = 0; i < 160; i++) {
+            blocks.push_back(static_cast<char*>(unit_alloc(256 * KIB)));
+            memset(blocks.back(), 1, 256 * KIB);
+        }
+        calls_of_a_look();
+        unsigned others = calls_of_a_look();
+        for (size_t i = blocks.size() - 16; i < blocks.size() - 4; i++) { // one slice in four
+            uintptr_t slice = align_up(reinterpret_cast<uintptr_t>(blocks[i]), SLICE_BYTES);
             ASSERT_EQ(mprotect(reinterpret_cast<void*>(slice), SLICE_BYTES, PROT_NONE), 0);
         }
-        EXPECT_GE(huge_totals.opened, 9u); // of 16 behind the first 8 MiB
+        os_lock_take(&page_lock);
+        huge_forget_ahead(); // and what was found
+        os_lock_give(&page_lock);
+        unsigned all = calls_of_a_look();
+        EXPECT_GE(all, 64u / 8 + 6);
+        unsigned again = calls_of_a_look();
+        EXPECT_GE(again, 10u + others);
+        EXPECT_LE(again, 13u + others);
+        EXPECT_EQ(calls_of_a_look(), again);
     }));
 }
 

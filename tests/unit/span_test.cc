@@ -577,15 +577,17 @@ TEST(Span, OfAGrownEndEachPageIsKnown) {
     EXPECT_FINE(in_child([] {
         region_start(GIB);
         bool zeroed;
-        bool nothing; // was ever there
+        bool ahead;
         // Pages 0 and 1 were purged, the others are as they were used.
-        struct slice* s = span_alloc_slab(2, true, &nothing);
+        struct slice* s = span_alloc_slab(2, true, &ahead);
+        EXPECT_FALSE(ahead);
         for (unsigned i = 0; i < 2; i++) {
             s[i].kind = i == 0 ? SLICE_SLAB : SLICE_SLAB_REST;
             slice_pages(s + i)->state = hole_all() | 3ull << PAGES_CLEAN_SHIFT | 3ull << PAGES_OLD_SHIFT;
         }
         span_free_paged(s);
-        EXPECT_EQ(span_alloc_slab(4, true, &nothing), s);
+        EXPECT_EQ(span_alloc_slab(4, true, &ahead), s);
+        EXPECT_FALSE(ahead);
         uint64_t old = hole_all() | 3ull << PAGES_CLEAN_SHIFT | 3ull << PAGES_OLD_SHIFT;
         uint64_t fresh = hole_all() | static_cast<uint64_t>(hole_all()) << PAGES_CLEAN_SHIFT;
         for (unsigned i = 0; i < 4; i++) EXPECT_EQ(slice_pages(s + i)->state, i < 2 ? old : fresh);
