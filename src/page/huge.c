@@ -97,8 +97,7 @@ WEIR_WIDE(huge_growth) static struct {
     uint32_t slow;     /* timed extents that were, since SURE were fast in a row */
     uint32_t single;   /* openings of one extent, since then */
     uint32_t pause;    /* slices of growth that are left of it */
-    uint64_t
-        known[2]; /* in front of `looked`: a bit for each slice that was found written to, by its number */
+    uint64_t known[2]; /* bit i % 128: slice i, of those before `looked`, was found written to */
 } growth;
 
 /* An extent is broken up: with it goes its share. One that the helper made counts as one that was opened. */
@@ -459,12 +458,12 @@ static bool copy_is_written(uint64_t* copy) {
     return any != 0;
 }
 
-/* Samples i of the next pages. Of one that the kernel does not copy nothing is known. It copies them, since
- * the program may have made them inaccessible. */
-static void pages_peek(const struct os_range* pages, const uint32_t* i, uint32_t count) {
+/* Pages that stand for the samples of numbers `of`. They are copied by the kernel, since the program may have
+ * made them inaccessible: of one that is not copied nothing is known. */
+static void pages_peek(const struct os_range* pages, const uint32_t* of, uint32_t count) {
     for (uint32_t at = 0; at < count; at++) {
         size_t got = os_peek(pages + at, count - at, peeked) / sizeof *peeked;
-        for (size_t copy = 0; copy < got; copy++, at++) samples[i[at]].known = copy_is_written(peeked[copy]);
+        for (size_t copy = 0; copy < got; copy++, at++) samples[of[at]].known = copy_is_written(peeked[copy]);
     }
 }
 

@@ -348,12 +348,22 @@ TEST_NATIVE(HugeGrowth, NoLongerWhereBlocksAreHardlyTouchedBehindWrittenOnes) {
     }));
 }
 
+// Blocks of 256 KiB, all of them written to.
+std::vector<char*> blocks_written(int count) {
+    std::vector<char*> blocks;
+    for (int i = 0; i < count; i++) {
+        blocks.push_back(static_cast<char*>(unit_alloc(256 * KIB)));
+        memset(blocks.back(), 1, 256 * KIB);
+    }
+    return blocks;
+}
+
 // What was not is asked for again: it may be written to by then, and is lost until it is.
 TEST_NATIVE(HugeGrowth, LooksAgainAtWhatWasNotWritten) {
     if (!kernel_has_huge_pages()) return expect_none_without();
     EXPECT_FINE(in_child([] {
         start();
-        for (int i = 0; i < 160; i++) memset(unit_alloc(256 * KIB), 1, 256 * KIB);
+        blocks_written(160);
         std::vector<void*> blocks;
         for (int i = 0; i < 12; i++) blocks.push_back(unit_alloc(256 * KIB)); // in what is open
         calls_of_a_look();
@@ -371,16 +381,11 @@ TEST_NATIVE(HugeGrowth, LooksAgainAtWhatWent) {
     if (!kernel_has_huge_pages()) return expect_none_without();
     EXPECT_FINE(in_child([] {
         start();
-        std::vector<void*> blocks;
-        for (int i = 0; i < 160; i++) {
-            blocks.push_back(unit_alloc(256 * KIB));
-            memset(blocks.back(), 1, 256 * KIB);
-        }
+        std::vector<char*> blocks = blocks_written(160);
         calls_of_a_look();
         EXPECT_LE(calls_of_a_look(), 1u);
         for (size_t i = blocks.size() - 14; i < blocks.size() - 4; i += 2) {
             unit_free(blocks[i]);
-            blocks[i] = nullptr;
         }
         unit_collect();
         ASSERT_TRUE(release_all());
@@ -395,11 +400,7 @@ TEST_NATIVE(HugeGrowth, WhatIsNotToBeReadIsAskedForAlone) {
     if (!kernel_has_huge_pages()) return expect_none_without();
     EXPECT_FINE(in_child([] {
         start();
-        std::vector<char*> blocks;
-        for (int i = 0; i < 160; i++) {
-            blocks.push_back(static_cast<char*>(unit_alloc(256 * KIB)));
-            memset(blocks.back(), 1, 256 * KIB);
-        }
+        std::vector<char*> blocks = blocks_written(160);
         calls_of_a_look();
         unsigned others = calls_of_a_look();
         for (size_t i = blocks.size() - 16; i < blocks.size() - 4; i++) { // one slice in four
