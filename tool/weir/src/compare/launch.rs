@@ -459,7 +459,7 @@ impl Run<'_> {
 
     /// A command is over when it has ended; a server that went into the background, with its last process.
     fn is_over(&self) -> bool {
-        self.ended.is_some() && (self.stage.server.is_none() || self.sampler.processes == 0)
+        self.ended.is_some() && (self.stage.server.is_none() || !self.sampler.any_left)
     }
 
     fn serve(&mut self, server: &Server) -> Result<Outcome> {

@@ -74,7 +74,9 @@ pub struct Sampler<'a> {
     pub seen: Vec<Seen>,
     /// Seconds since the start, and resident bytes of all processes.
     pub series: Vec<(f64, u64)>,
-    pub processes: usize,
+    /// Whether the last look found a process, also one that ended meanwhile: what it had started was handed
+    /// to the launcher behind the look's back.
+    pub any_left: bool,
     pub pause: Duration,
 }
 
@@ -93,7 +95,7 @@ impl<'a> Sampler<'a> {
             current: HashMap::new(),
             seen: Vec::new(),
             series: Vec::new(),
-            processes: 0,
+            any_left: true,
             pause: PAUSE_MIN,
         }
     }
@@ -117,13 +119,12 @@ impl<'a> Sampler<'a> {
         let began = Instant::now();
         let pids = self.descendants();
         let mut total = 0;
-        self.processes = 0;
+        self.any_left = !pids.is_empty();
         for pid in pids {
             let Some(stat) = procfs::stat(pid) else { continue };
             if matches!(stat.state, 'Z' | 'X') {
                 continue;
             }
-            self.processes += 1;
             let bytes = stat.resident_pages * self.page_bytes;
             total += bytes;
             self.look_at(pid, &stat, bytes);

@@ -51,6 +51,19 @@ fn a_server_in_the_background_is_found_and_stopped() {
 }
 
 #[test]
+fn a_server_that_goes_on_in_another_process_is_not_gone() {
+    // Each process starts the next one and ends, which is what a look through /proc can miss.
+    let hand_over = "import os, time\n\
+        end = time.monotonic() + 1\n\
+        while time.monotonic() < end:\n    if os.fork(): os._exit(0)\n\
+        time.sleep(66.25)";
+    let options = ["--only", "weir", "--rounds", "1", "--until", "sleep 1", "--settle", "0"];
+    let (output, json) = compare(&options, &["python3", "-c", hand_over]);
+    assert_eq!(status(&output), 0, "{json:#}");
+    assert_gone("sleep(66.25)");
+}
+
+#[test]
 fn servers_that_fail_say_how() {
     let failure = |options: &[&str], command: &[&str]| {
         let fixed = ["--only", "weir", "--rounds", "1", "--settle", "0", "--stop-timeout", "0.5"];
