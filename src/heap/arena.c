@@ -723,19 +723,30 @@ WEIR_FN bool arena_is_free(const struct slice* s, const void* p) {
     return is_free;
 }
 
-/* Records without a chunk: their whole pages go, and those that lie in two such ones beside each other. Where
- * memory is tagged they know of what is theirs. */
+/* Record `index` of the bank; NULL: it was never made. */
+static struct chunk* record_at(struct bank* bank, unsigned index) {
+    return bank->records != NULL ? &bank->records[index] : bank->chunks[index];
+}
+
+/* Whether record `index` lies at k and is of no chunk. */
+static bool record_is_left(struct bank* bank, unsigned index, const struct chunk* k) {
+    return record_at(bank, index) == k && (bank->made >> index & 1) == 0;
+}
+
+/* Records without a chunk: their whole pages go, and those that lie in two such ones beside each other, as
+ * those of a further bank do and those that were made one after the other. Where memory is tagged they know
+ * of what is theirs. */
 static void bank_purge(struct bank* bank) {
     for (uint64_t left = tag_is_on() ? 0 : bank->gone; left != 0;) {
         unsigned first = bit_low(left);
         unsigned last = first;
-        const bool beside = bank->records != NULL;
-        while (beside && first != 0 && (bank->made >> (first - 1) & 1) == 0) first--;
-        while (beside && last != BANK_CHUNKS - 1 && (bank->made >> (last + 1) & 1) == 0) last++;
+        struct chunk* start = record_at(bank, first);
+        struct chunk* end = start + 1;
+        while (first != 0 && record_is_left(bank, first - 1, start - 1)) first--, start--;
+        while (last != BANK_CHUNKS - 1 && record_is_left(bank, last + 1, end)) last++, end++;
         left &= last == BANK_CHUNKS - 1 ? 0 : ~0ull << (last + 1);
-        struct chunk* k = beside ? &bank->records[first] : bank->chunks[first];
-        uintptr_t from = align_up((uintptr_t)k, os_page_bytes());
-        uintptr_t to = align_down((uintptr_t)(k + (last - first + 1)), os_page_bytes());
+        uintptr_t from = align_up((uintptr_t)start, os_page_bytes());
+        uintptr_t to = align_down((uintptr_t)end, os_page_bytes());
         if (from < to && os_purge((void*)from, to - from)) add_relaxed(&span_totals.purged, to - from);
     }
     store_relaxed(&bank->gone, (uint64_t)0);

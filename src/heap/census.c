@@ -47,6 +47,8 @@ static void census_slice(struct slice* s, void* context) {
     for (uint32_t i = 0; i < words; i++)
         t->hole_bytes += (uint64_t)__builtin_popcount(hole_dirty(load_relaxed(&slice_pages(s + i)->state)))
                          << page_shift;
+    if (kind == SLICE_FREE)
+        t->bare_bytes += load_relaxed(&s->bare) * (sizeof(struct slice) + sizeof(struct slice_pages));
     if (load_acquire(&s->kind) == SLICE_META) t->meta_bytes += (uint64_t)s->span_slices << SLICE_SHIFT;
     if (load_acquire(&s->kind) != SLICE_SLAB) return;
     struct census_class* k = &t->classes[s->size_class];
@@ -142,6 +144,7 @@ WEIR_FN void census_take(struct census* t) {
     }
     const struct arena_records chunks = arena_records();
     t->record_bytes += region_bits_bytes() + chunks.used;
+    t->record_bytes -= t->bare_bytes < t->record_bytes ? t->bare_bytes : t->record_bytes;
     t->reserved_bytes += chunks.mapped;
     t->committed_bytes += region_bits_bytes() + chunks.mapped;
     os_lock_give(&page_lock);

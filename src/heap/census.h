@@ -32,6 +32,7 @@ struct census {
     uint64_t hole_bytes;   /* of pages inside live slabs, and behind large blocks, that are to go back */
     uint64_t meta_bytes;   /* of spans for weir's own records but those of slices */
     uint64_t record_bytes; /* of slice records, to whole pages, and of chunks' that are in no span */
+    uint64_t bare_bytes;   /* of records that were given back: record_bytes is without them */
     uint64_t reserved_bytes;
     uint64_t committed_bytes;
     uint64_t alloc_calls;

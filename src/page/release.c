@@ -400,12 +400,19 @@ static void spans_pass(void) {
     if (bytes != 0 && !span_purge(bytes) && load_relaxed(&span_totals.dirty) >= bytes) pass_refused = true;
 }
 
+/* Under release_lock: what spans did not need goes, and holes; then, as no free slice is marked any more,
+ * what is recorded of those that have gone. */
+static void all_pass(enum purge holes) {
+    spans_pass();
+    holes_pass(holes, UINT64_MAX);
+    span_drop_records();
+}
+
 /* Under release_lock: the end of a window: what a whole one did not need goes. */
 static void window_pass(void) {
     purged_in_quiet = false;
     purged_before_window = load_relaxed(&span_totals.purged);
-    spans_pass();
-    holes_pass(PURGE_OLD, UINT64_MAX);
+    all_pass(PURGE_OLD);
 }
 
 /* Where there is no helper nobody sees that a process is quiet: windows are as short as the delay, and grow
@@ -460,8 +467,7 @@ static void helper_look(void) {
     since_marked_ns += elapsed;
     if (quiet && since_busy_ns >= quiet_ns) {
         purged_in_quiet = true;
-        spans_pass();
-        holes_pass(PURGE_YOUNG, UINT64_MAX);
+        all_pass(PURGE_YOUNG);
     } else if (since_window_ns >= load_relaxed(&release_totals.window_ns)) {
         since_window_ns = since_marked_ns = 0;
         growth_waits /= 2;
@@ -482,6 +488,7 @@ WEIR_FN bool release_all(void) {
     huge_give_up();
     os_lock_give(&page_lock);
     some |= holes_pass(PURGE_ALL, UINT64_MAX) != 0;
+    span_drop_records();
     os_lock_give(&release_lock);
     return some;
 }

@@ -22,6 +22,10 @@ enum { BUCKET_EXACT = 32, BUCKET_COUNT = 192, BUCKET_SCAN = 16 };
 /* Free spans that are too short for a chunk, and so many bytes of free spans that growth never pays with. */
 enum { SHORT_SLICES = 16, SHORT_BYTES = 16 << 20 };
 
+/* Of a shorter span, what is recorded of its slices hardly fills a page. So many slices' records go under one
+ * hold of the lock. */
+enum { RECORDS_SLICES = 64, RECORDS_PIECE = 4096 };
+
 struct span_lists {
     uint64_t used[BUCKET_COUNT / 64]; /* bit b: head[b] != NULL */
     struct slice* head[BUCKET_COUNT];
@@ -52,6 +56,7 @@ static void list_insert(struct slice* s, uint32_t slices, enum span_state state,
     s->flags = 0;
     s->span_slices = slices;
     s->clean = clean;
+    store_relaxed(&s->bare, (uint64_t)0); /* atomic, as in slab_make */
     s->prev = NULL;
     s->next = l->head[b];
     if (s->next != NULL) s->next->prev = s;
@@ -736,6 +741,39 @@ WEIR_FN bool span_purge(uint64_t bytes) {
     bool some = span_purge_locked(bytes);
     os_lock_give(&page_lock);
     return some;
+}
+
+/* Give back what is recorded of slices of a free span, `most` at most. Returns their number. */
+static uint32_t span_bare(struct slice* s, uint32_t most) {
+    uint32_t from = (uint32_t)load_relaxed(&s->bare);
+    uint32_t to = s->span_slices - from > most ? from + most : s->span_slices;
+    /* Neither the first nor the last one; and from so many before on, whose page was not given back as a
+     * whole. */
+    uint32_t start = from < RECORDS_SLICES ? 1 : from - RECORDS_SLICES;
+    region_drop_records(slice_index(s) + start, slice_index(s) + (to == s->span_slices ? to - 1 : to));
+    store_relaxed(&s->bare, (uint64_t)to);
+    return to - from;
+}
+
+/* Of free spans in a state, so many slices' at most. Records in further regions say which region they are of,
+ * and go with it. */
+static uint32_t spans_bare(enum span_state state, uint32_t most) {
+    const struct span_lists* l = &span_lists[state];
+    uint32_t left = most;
+    for (unsigned b = bucket_of(RECORDS_SLICES); b < BUCKET_COUNT; b++)
+        for (struct slice* s = l->head[b]; s != NULL && left != 0; s = s->next)
+            if (s->region == 0 && load_relaxed(&s->bare) < s->span_slices) left -= span_bare(s, left);
+    return most - left;
+}
+
+WEIR_FN WEIR_NOINLINE void span_drop_records(void) {
+    uint32_t done = RECORDS_PIECE;
+    while (done == RECORDS_PIECE) {
+        span_lock();
+        done = spans_bare(SPAN_CLEAN, RECORDS_PIECE);
+        done += spans_bare(SPAN_UNCOMMITTED, RECORDS_PIECE - done);
+        os_lock_give(&page_lock);
+    }
 }
 
 WEIR_FN uint64_t span_window(void) {
