@@ -27,6 +27,7 @@
 #include "page/region.c"
 #include "page/span.c"
 #include "page/fence.c"
+#include "page/meta.c"
 #include "page/move.c"
 #include "page/hole.c"
 #include "page/release.c"

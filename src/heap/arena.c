@@ -319,7 +319,9 @@ static bool chunk_add(struct arena* a) {
     struct chunk* k = bank->chunks[index];
     if (k == NULL) k = bank->chunks[index] = record_make(bank, index);
     if (k == NULL) return false;
-    store_relaxed(&bank->gone, bank->gone & ~(1ull << index)); /* before it is written to: see bank_purge */
+    bank->held |= 1ull << index; /* before it is written to: see bank_purge */
+    commit();
+    store_relaxed(&bank->gone, bank->gone & ~(1ull << index));
     commit();
     store_relaxed(&k->arena, a);
     k->bank = bank;
@@ -329,6 +331,8 @@ static bool chunk_add(struct arena* a) {
     struct slice* s = span_alloc_slab(CHUNK_SLICES, true, &fresh);
     if (s == NULL) {
         chunk_goes(k);
+        commit();
+        bank->held &= ~(1ull << index);
         return false;
     }
     k->slice = s;
@@ -351,6 +355,8 @@ static bool chunk_add(struct arena* a) {
     chunk_emptied(k);
     commit();
     bank->made |= 1ull << index;
+    commit();
+    bank->held &= ~(1ull << index);
     if (bank->records != NULL) add_relaxed(&records.used, sizeof(struct chunk));
     run_insert(k, 0, chunk_end());
     quick_allow(a);
@@ -377,14 +383,20 @@ static bool block_give(struct chunk* k, uint32_t unit, unsigned m) {
  * may be the next one's, or purged. */
 static struct slice* chunk_remove(struct chunk* k) {
     struct slice* s = k->slice;
+    struct bank* bank = k->bank;
+    const uint64_t bit = 1ull << k->index;
     run_remove(k, 0);
     idle_change(k, 0 - k->idle_count);
-    k->bank->made &= ~(1ull << k->index);
-    if (k->bank->records != NULL) sub_relaxed(&records.used, sizeof(struct chunk));
+    bank->held |= bit;
+    commit();
+    bank->made &= ~bit;
+    if (bank->records != NULL) sub_relaxed(&records.used, sizeof(struct chunk));
     chunk_used(k);
     for (uint32_t i = 0; i < CHUNK_SLICES; i++) /* not before: a fork's child repairs what is made */
         store_release(&s[i].kind, (uint8_t)(i == 0 ? SLICE_SPARE : SLICE_SLAB_REST));
     chunk_goes(k); /* from here on a handler may purge the record */
+    commit();
+    bank->held &= ~bit;
     return s;
 }
 
@@ -721,35 +733,6 @@ WEIR_FN bool arena_is_free(const struct slice* s, const void* p) {
     }
     os_lock_give(&a->lock);
     return is_free;
-}
-
-/* Record `index` of the bank; NULL: it was never made. */
-static struct chunk* record_at(struct bank* bank, unsigned index) {
-    return bank->records != NULL ? &bank->records[index] : bank->chunks[index];
-}
-
-/* Whether record `index` lies at k and is of no chunk. */
-static bool record_is_left(struct bank* bank, unsigned index, const struct chunk* k) {
-    return record_at(bank, index) == k && (bank->made >> index & 1) == 0;
-}
-
-/* Records without a chunk: their whole pages go, and those that lie in two such ones beside each other, as
- * those of a further bank do and those that were made one after the other. Where memory is tagged they know
- * of what is theirs. */
-static void bank_purge(struct bank* bank) {
-    for (uint64_t left = tag_is_on() ? 0 : bank->gone; left != 0;) {
-        unsigned first = bit_low(left);
-        unsigned last = first;
-        struct chunk* start = record_at(bank, first);
-        struct chunk* end = start + 1;
-        while (first != 0 && record_is_left(bank, first - 1, start - 1)) first--, start--;
-        while (last != BANK_CHUNKS - 1 && record_is_left(bank, last + 1, end)) last++, end++;
-        left &= last == BANK_CHUNKS - 1 ? 0 : ~0ull << (last + 1);
-        uintptr_t from = align_up((uintptr_t)start, os_page_bytes());
-        uintptr_t to = align_down((uintptr_t)end, os_page_bytes());
-        if (from < to && os_purge((void*)from, to - from)) add_relaxed(&span_totals.purged, to - from);
-    }
-    store_relaxed(&bank->gone, (uint64_t)0);
 }
 
 static void visit_begin(struct arena* a) {

@@ -40,6 +40,17 @@ static uint32_t slab_out(const struct slice* s, uint32_t* waiting) {
     return out > remote ? out - remote : 0;
 }
 
+/* Of records that were given back, of the last slices of a free span; about. */
+static uint64_t bare_bytes(const struct slice* s) {
+    const uint64_t bare = load_relaxed(&s->bare);
+    if (bare == 0) return 0;
+    const uint64_t end = slice_index(s) + s->span_slices;
+    const uint64_t bits_end = region_bits_end < end ? region_bits_end : end;
+    const uint64_t bits = bits_end > end - bare ? bits_end - (end - bare) : 0;
+    return bare * (sizeof(struct slice) + sizeof(struct slice_pages)) +
+           bits * (sizeof(struct slice_bits) + sizeof(struct slice_bits_far));
+}
+
 static void census_slice(struct slice* s, void* context) {
     struct census* t = context;
     uint8_t kind = load_acquire(&s->kind);
@@ -47,8 +58,7 @@ static void census_slice(struct slice* s, void* context) {
     for (uint32_t i = 0; i < words; i++)
         t->hole_bytes += (uint64_t)__builtin_popcount(hole_dirty(load_relaxed(&slice_pages(s + i)->state)))
                          << page_shift;
-    if (kind == SLICE_FREE)
-        t->bare_bytes += load_relaxed(&s->bare) * (sizeof(struct slice) + sizeof(struct slice_pages));
+    if (kind == SLICE_FREE) t->bare_bytes += bare_bytes(s);
     if (load_acquire(&s->kind) == SLICE_META) t->meta_bytes += (uint64_t)s->span_slices << SLICE_SHIFT;
     if (load_acquire(&s->kind) != SLICE_SLAB) return;
     struct census_class* k = &t->classes[s->size_class];

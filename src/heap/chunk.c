@@ -12,7 +12,9 @@
  */
 #include "heap/chunk.h"
 
+#include "os/os.h"
 #include "page/hole.h"
+#include "page/span.h"
 
 /* ---- Free runs. */
 
@@ -246,4 +248,32 @@ WEIR_FN void pages_publish(struct chunk* k) {
         hole_add(k->slice + i, k->idle[i]);
         idle_clear(k, i, k->idle[i]);
     }
+}
+
+/* ---- Records. */
+
+/* Record `index` of the bank; NULL: it was never made. */
+static struct chunk* record_at(struct bank* bank, unsigned index) {
+    return bank->records != NULL ? &bank->records[index] : bank->chunks[index];
+}
+
+/* Whether record `index` lies at k and is of no chunk. */
+static bool record_is_left(struct bank* bank, unsigned index, const struct chunk* k) {
+    return record_at(bank, index) == k && ((bank->made | bank->held) >> index & 1) == 0;
+}
+
+WEIR_FN void bank_purge(struct bank* bank) {
+    for (uint64_t left = tag_is_on() ? 0 : bank->gone; left != 0;) {
+        unsigned first = bit_low(left);
+        unsigned last = first;
+        struct chunk* start = record_at(bank, first);
+        struct chunk* end = start + 1;
+        while (first != 0 && record_is_left(bank, first - 1, start - 1)) first--, start--;
+        while (last != BANK_CHUNKS - 1 && record_is_left(bank, last + 1, end)) last++, end++;
+        left &= last == BANK_CHUNKS - 1 ? 0 : ~0ull << (last + 1);
+        uintptr_t from = align_up((uintptr_t)start, os_page_bytes());
+        uintptr_t to = align_down((uintptr_t)end, os_page_bytes());
+        if (from < to && os_purge((void*)from, to - from)) add_relaxed(&span_totals.purged, to - from);
+    }
+    store_relaxed(&bank->gone, (uint64_t)0);
 }

@@ -29,6 +29,7 @@ struct bank {
     uint64_t made;                       /* bit i: chunk i has memory */
     uint64_t empty;                      /* bit i: and none of its blocks is in use */
     uint64_t gone; /* bit i: chunk i has none any more, but its record has; Sync: as idle_count */
+    uint64_t held; /* bit i: chunk i is being made, or goes, just now: its record is in use */
     struct chunk* chunks[BANK_CHUNKS];
     struct chunk* records; /* of all chunks of a further bank; NULL: each has one by itself */
 } __attribute__((aligned(64)));
@@ -140,6 +141,11 @@ WEIR_FN enum pages pages_take(struct chunk* k, uint32_t unit, uint32_t units, bo
 WEIR_FN void pages_give(struct chunk* k, uint32_t unit, uint32_t units, uint32_t from, uint32_t to);
 /* The idle pages become holes. */
 WEIR_FN void pages_publish(struct chunk* k);
+
+/* Under the arena's lock: records that are gone, whose whole pages go, and those that lie in two such ones
+ * beside each other, as those of a further bank do, and those that were made one after the other. Where
+ * memory is tagged they know of what is theirs, and stay. */
+WEIR_FN void bank_purge(struct bank* bank);
 
 /* Whether every invariant of the arena holds. */
 WEIR_FN bool arena_is_sound(struct arena* a);

@@ -289,50 +289,31 @@ static void bits_trim(uint32_t before) {
     if (far < far_most) os_unmap((void*)(bit_arrays.far + far), far_most - far);
 }
 
-/* Whether a page of the array of struct slice_pages has one that is on the list of marked slices. */
-static bool page_is_marked(const struct region* r, uintptr_t page, size_t bytes) {
-    const struct slice_pages* all = (const struct slice_pages*)r->pages;
-    const uintptr_t end = (uintptr_t)(all + r->frontier);
-    size_t i = (page - r->pages) / sizeof *all;
-    for (uintptr_t at = (uintptr_t)(all + i); at < page + bytes && at < end; i++, at += sizeof *all)
-        if (load_relaxed(&all[i].marked) != 0) return true;
-    return false;
+/* The pages on which there is nothing but what lies in [from, to). */
+static bool array_drop(const void* from, const void* to) {
+    uintptr_t start = align_up((uintptr_t)from, os_page_bytes());
+    uintptr_t end = align_down((uintptr_t)to, os_page_bytes());
+    return start >= end || os_purge((void*)start, end - start);
 }
 
-enum { RECORDS_ASKED = 64 }; /* pages of records: the kernel is asked about so many at once */
-
-/* Of one of the arrays: the pages that lie in [start, end) alone, run by run. */
-static void array_drop(uintptr_t start, uintptr_t end, bool marks) {
-    const struct region* r = &regions[0];
-    const size_t page = os_page_bytes();
-    start = align_up(start, page);
-    end = align_down(end, page);
-    while (start < end) {
-        unsigned char there[RECORDS_ASKED];
-        size_t count = (end - start) / page < RECORDS_ASKED ? (end - start) / page : RECORDS_ASKED;
-        if (!os_resident_pages((void*)start, count * page, there)) return;
-        uintptr_t run = start; /* what is before it is done */
-        for (size_t i = 0; i < count; i++) {
-            uintptr_t at = start + i * page;
-            bool goes = (there[i] & 1) != 0 && !(marks && page_is_marked(r, at, page));
-            if (goes && i + 1 < count) continue;
-            uintptr_t last = goes ? at + page : at;
-            if (run < last) (void)os_purge((void*)run, last - run);
-            run = at + page;
-        }
-        start += count * page;
+/* To look whether one is marked that is not there maps a page of zeroes, which goes at once. */
+static bool pages_drop(const struct slice_pages* from, const struct slice_pages* to) {
+    bool done = true;
+    for (const struct slice_pages* p = from; p < to; p++) {
+        if (weir_likely(load_relaxed(&p->marked) == 0)) continue;
+        done &= array_drop(from, p);
+        from = p + 1;
     }
+    return array_drop(from, to) && done;
 }
 
-WEIR_FN WEIR_NOINLINE void region_drop_records(uint32_t from, uint32_t to) {
-    const struct region* r = &regions[0];
-    array_drop((uintptr_t)(region_slices(r) + from), (uintptr_t)(region_slices(r) + to), false);
-    const struct slice_pages* pages = (const struct slice_pages*)r->pages;
-    array_drop((uintptr_t)(pages + from), (uintptr_t)(pages + to), true);
+WEIR_FN WEIR_NOINLINE bool region_drop_records(uint32_t from, uint32_t to) {
+    const struct slice* slices = region_slices(&regions[0]);
+    const struct slice_pages* pages = (const struct slice_pages*)regions[0].pages;
+    if (!array_drop(slices + from, slices + to) || !pages_drop(pages + from, pages + to)) return false;
     if (to > region_bits_end) to = region_bits_end;
-    if (from >= to) return;
-    array_drop((uintptr_t)(region_bits + from), (uintptr_t)(region_bits + to), false);
-    array_drop((uintptr_t)(region_bits_far + from), (uintptr_t)(region_bits_far + to), false);
+    return from >= to || (array_drop(region_bits + from, region_bits + to) &&
+                          array_drop(region_bits_far + from, region_bits_far + to));
 }
 
 WEIR_FN void region_trim(void) {

@@ -153,8 +153,8 @@ WEIR_FN bool region_bits_reach(uint32_t end);
 WEIR_FN size_t region_bits_bytes(void);
 /* Give back whole pages of all that is recorded of slices [from, to) of the primary region, which are no
  * span's first or last: it reads as zero from now on. Pages with a slice that is marked (page/hole.h) stay.
- * The same. */
-WEIR_FN void region_drop_records(uint32_t from, uint32_t to);
+ * The same; false: the kernel refused. */
+WEIR_FN bool region_drop_records(uint32_t from, uint32_t to);
 /* Unmap what lies behind the frontier of the primary region, which then grows no more; under the page
  * lock. */
 WEIR_FN void region_trim(void);

@@ -96,6 +96,7 @@ struct batch {
 WEIR_WIDE(batch) static struct batch batch;
 static uint64_t pass_purged;   /* Sync: release_lock; span_totals.purged when it began */
 static bool pass_refused;      /* Sync: release_lock; the kernel kept something of it (locked memory) */
+static bool records_left;      /* Sync: relaxed; the last pass was not done with what is recorded of slices */
 static uint64_t refused_bytes; /* Sync: relaxed; free bytes of which it took nothing when asked last */
 static uint32_t batches;       /* Sync: atomic; that ended, for those who wait for one */
 
@@ -405,7 +406,7 @@ static void spans_pass(void) {
 static void all_pass(enum purge holes) {
     spans_pass();
     holes_pass(holes, UINT64_MAX);
-    span_drop_records();
+    store_relaxed(&records_left, span_drop_records());
 }
 
 /* Under release_lock: the end of a window: what a whole one did not need goes. */
@@ -488,7 +489,7 @@ WEIR_FN bool release_all(void) {
     huge_give_up();
     os_lock_give(&page_lock);
     some |= holes_pass(PURGE_ALL, UINT64_MAX) != 0;
-    span_drop_records();
+    store_relaxed(&records_left, span_drop_records());
     os_lock_give(&release_lock);
     return some;
 }
@@ -663,7 +664,8 @@ static void helper_body(void* unused) {
         helper_above();
         helper_look();
         if (release_tick_hook != NULL) release_tick_hook();
-        quiet = returnable() == 0 && !huge_due() && !watches ? quiet + 1 : 0;
+        bool idle = returnable() == 0 && !huge_due() && !watches && !load_relaxed(&records_left);
+        quiet = idle ? quiet + 1 : 0;
     }
 }
 

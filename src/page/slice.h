@@ -83,7 +83,7 @@ struct slice {
             uint16_t built; /* slab: blocks in use or on a list */
         };
         uint64_t counts; /* the three at once, for those who look without being the owner */
-        uint64_t bare;   /* free span: its first slices, so many, have no record to give back any more */
+        uint64_t bare;   /* free span: what is recorded of its last slices, so many, was given back */
     };
     union {
         uint64_t remote; /* slab: blocks freed by others; heap/slab.h */

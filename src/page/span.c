@@ -22,9 +22,8 @@ enum { BUCKET_EXACT = 32, BUCKET_COUNT = 192, BUCKET_SCAN = 16 };
 /* Free spans that are too short for a chunk, and so many bytes of free spans that growth never pays with. */
 enum { SHORT_SLICES = 16, SHORT_BYTES = 16 << 20 };
 
-/* Of a shorter span, what is recorded of its slices hardly fills a page. So many slices' records go under one
- * hold of the lock. */
-enum { RECORDS_SLICES = 64, RECORDS_PIECE = 4096 };
+/* Of a shorter free span, what is recorded of its slices hardly fills a page. */
+enum { RECORDS_SLICES = 64 };
 
 struct span_lists {
     uint64_t used[BUCKET_COUNT / 64]; /* bit b: head[b] != NULL */
@@ -35,7 +34,6 @@ WEIR_VAR struct os_lock page_lock = {.rank = LOCK_PAGES};
 WEIR_VAR struct span_totals span_totals;
 WEIR_VAR void (*span_wipe_hook)(void* p, size_t bytes);
 static struct span_lists span_lists[SPAN_STATES]; /* Sync: the page lock */
-static char* meta_next;                           /* Sync: the page lock */
 
 static unsigned bucket_of(size_t slices) {
     if (slices < BUCKET_EXACT) return (unsigned)slices;
@@ -56,7 +54,6 @@ static void list_insert(struct slice* s, uint32_t slices, enum span_state state,
     s->flags = 0;
     s->span_slices = slices;
     s->clean = clean;
-    store_relaxed(&s->bare, (uint64_t)0); /* atomic, as in slab_make */
     s->prev = NULL;
     s->next = l->head[b];
     if (s->next != NULL) s->next->prev = s;
@@ -114,6 +111,7 @@ static void list_merge(struct slice* s, uint32_t slices, enum span_state state, 
         clean = 0;
     }
     uint32_t index = slice_index(s);
+    uint64_t bare = 0;
     if (index > r->first) {
         struct slice* before = s - 1;
         if (load_relaxed(&before->kind) == SLICE_FREE_END) before -= before->back;
@@ -130,10 +128,12 @@ static void list_merge(struct slice* s, uint32_t slices, enum span_state state, 
         if (load_relaxed(&after->kind) == SLICE_FREE && after->state == state) {
             slices += after->span_slices;
             clean += after->clean;
+            bare = load_relaxed(&after->bare);
             list_remove(after);
         }
     }
     list_insert(s, slices, state, clean);
+    store_relaxed(&s->bare, bare); /* atomic, as in slab_make */
 }
 
 /* The smallest of the first spans of a list that holds `slices`. */
@@ -215,6 +215,7 @@ static struct slice* span_cut(struct slice* s, size_t skip, size_t slices, struc
     enum span_state state = s->state;
     uint32_t all = s->span_slices;
     size_t clean = s->clean;
+    uint64_t bare = load_relaxed(&s->bare);
     struct slice* start = s + skip;
     if (state == SPAN_UNCOMMITTED && !os_commit_as((void*)(slice_address(s) + (skip << SLICE_SHIFT)),
                                                    slices << SLICE_SHIFT, region_memory_kind))
@@ -229,6 +230,7 @@ static struct slice* span_cut(struct slice* s, size_t skip, size_t slices, struc
         struct slice* rest = start + slices;
         rest->region = region;
         list_merge(rest, (uint32_t)(all - skip - slices), state, clean - before - inside);
+        store_relaxed(&rest->bare, bare < rest->span_slices ? bare : rest->span_slices);
     }
     *k = (struct known){state == SPAN_DIRTY ? slices : 0, inside != 0, known_purged()};
     span_give_out(start, slices);
@@ -743,37 +745,52 @@ WEIR_FN bool span_purge(uint64_t bytes) {
     return some;
 }
 
-/* Give back what is recorded of slices of a free span, `most` at most. Returns their number. */
+/* Give back what is recorded of slices of a free span, `most` at most, from the end, as what is allocated
+ * next is cut off its start. Returns their number; 0: the kernel refused. */
 static uint32_t span_bare(struct slice* s, uint32_t most) {
-    uint32_t from = (uint32_t)load_relaxed(&s->bare);
-    uint32_t to = s->span_slices - from > most ? from + most : s->span_slices;
-    /* Neither the first nor the last one; and from so many before on, whose page was not given back as a
-     * whole. */
-    uint32_t start = from < RECORDS_SLICES ? 1 : from - RECORDS_SLICES;
-    region_drop_records(slice_index(s) + start, slice_index(s) + (to == s->span_slices ? to - 1 : to));
-    store_relaxed(&s->bare, (uint64_t)to);
-    return to - from;
+    uint32_t all = s->span_slices;
+    uint32_t done = (uint32_t)load_relaxed(&s->bare);
+    uint32_t count = all - done < most ? all - done : most;
+    /* So many of those that are done share a page with others. */
+    uint32_t shared = (uint32_t)(os_page_bytes() / sizeof(struct slice_bits));
+    uint32_t end = done < shared ? all - 1 : all - done + shared; /* the last one stays */
+    uint32_t start = all - done - count;                          /* and the first one */
+    if (!region_drop_records(slice_index(s) + (start == 0 ? 1 : start), slice_index(s) + end)) return 0;
+    store_relaxed(&s->bare, (uint64_t)done + count);
+    return count;
 }
 
-/* Of free spans in a state, so many slices' at most. Records in further regions say which region they are of,
- * and go with it. */
-static uint32_t spans_bare(enum span_state state, uint32_t most) {
+/* The same of free spans in a state, *left at most, as far as a look at so many tells: those that came last
+ * come first. In further regions records say which region they are of, and go with it. False: refused. */
+static bool spans_bare(enum span_state state, uint32_t* left) {
+    enum { looks_most = 4096 };
     const struct span_lists* l = &span_lists[state];
-    uint32_t left = most;
-    for (unsigned b = bucket_of(RECORDS_SLICES); b < BUCKET_COUNT; b++)
-        for (struct slice* s = l->head[b]; s != NULL && left != 0; s = s->next)
-            if (s->region == 0 && load_relaxed(&s->bare) < s->span_slices) left -= span_bare(s, left);
-    return most - left;
+    unsigned looks = 0;
+    for (unsigned b = bucket_of(RECORDS_SLICES); b < BUCKET_COUNT; b++) {
+        for (struct slice* s = l->head[b]; s != NULL && looks < looks_most && *left != 0;
+             s = s->next, looks++) {
+            if (s->region != 0 || load_relaxed(&s->bare) == s->span_slices) continue;
+            uint32_t count = span_bare(s, *left);
+            if (count == 0) return false;
+            *left -= count;
+        }
+    }
+    return true;
 }
 
-WEIR_FN WEIR_NOINLINE void span_drop_records(void) {
-    uint32_t done = RECORDS_PIECE;
-    while (done == RECORDS_PIECE) {
+/* Under the lock, so that the span can be had all the time: a piece of it at a time, and none once somebody
+ * has waited. */
+WEIR_FN WEIR_NOINLINE bool span_drop_records(void) {
+    enum { piece = 2048, pieces = 16 };
+    for (unsigned i = 0; i < pieces; i++) {
+        uint32_t left = piece;
         span_lock();
-        done = spans_bare(SPAN_CLEAN, RECORDS_PIECE);
-        done += spans_bare(SPAN_UNCOMMITTED, RECORDS_PIECE - done);
-        os_lock_give(&page_lock);
+        bool more = spans_bare(SPAN_CLEAN, &left) && spans_bare(SPAN_UNCOMMITTED, &left) && left == 0;
+        bool woke = os_lock_give_waking(&page_lock);
+        if (!more) return false;
+        if (woke) break;
     }
+    return true;
 }
 
 WEIR_FN uint64_t span_window(void) {
@@ -782,39 +799,6 @@ WEIR_FN uint64_t span_window(void) {
     span_totals.dirty_low = span_totals.dirty;
     os_lock_give(&page_lock);
     return low;
-}
-
-/* Not by memset: ThreadSanitizer in the program would take it for the calling thread's use of what others
- * had.
- */
-static void meta_zero(uint64_t* p, size_t bytes) {
-    for (size_t i = 0; i < bytes / sizeof *p; i++) store_relaxed(&p[i], (uint64_t)0);
-}
-
-WEIR_FN void* span_meta_alloc(size_t bytes) {
-    bytes = align_up(bytes, 64);
-    span_lock();
-    if (span_totals.meta_unused < bytes) {
-        bool zeroed;
-        size_t slices = align_up(bytes, SLICE_BYTES) >> SLICE_SHIFT;
-        struct slice* s = block_alloc_locked(slices, 1, &zeroed);
-        char* p = s == NULL ? NULL : (char*)slice_address(s);
-        if (s != NULL && !zeroed) meta_zero((uint64_t*)(void*)p, slices << SLICE_SHIFT);
-        span_totals.meta_unused = 0; /* first, here and below: a fork's child may find it half done */
-        __atomic_signal_fence(__ATOMIC_SEQ_CST);
-        meta_next = p;
-        __atomic_signal_fence(__ATOMIC_SEQ_CST);
-        span_totals.meta_unused = s == NULL ? 0 : slices << SLICE_SHIFT;
-    }
-    void* p = NULL;
-    if (span_totals.meta_unused >= bytes) {
-        p = meta_next;
-        span_totals.meta_unused -= bytes;
-        __atomic_signal_fence(__ATOMIC_SEQ_CST);
-        meta_next += bytes;
-    }
-    os_lock_give(&page_lock);
-    return p;
 }
 
 WEIR_FN void span_visit(void (*visit)(struct slice* s, void* context), void* context) {

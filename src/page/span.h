@@ -71,8 +71,9 @@ WEIR_VAR_DECL void (*span_wipe_hook)(void* p, size_t bytes);
 /* Purge dirty spans, the largest first, until `bytes` are purged or none is left. True: something was given
  * back. */
 WEIR_FN bool span_purge(uint64_t bytes);
-/* Give back what is recorded of the slices inside long free spans that have no memory themselves. */
-WEIR_FN void span_drop_records(void);
+/* Give back what is recorded of the slices inside long free spans that have no memory themselves. True: there
+ * is more, for another time. */
+WEIR_FN bool span_drop_records(void);
 /* A window ends: the bytes of dirty spans that were not needed during it. */
 WEIR_FN uint64_t span_window(void);
 /* `bytes` of zeroed memory for weir's own records, aligned to 64, never freed; NULL: no memory. */

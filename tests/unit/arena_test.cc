@@ -480,6 +480,46 @@ TEST(Arena, RecordsOfChunksThatWentGoToo) {
     }));
 }
 
+// A visitor comes, as by a handler's malloc_trim, while a chunk is made whose record lies between some that
+// are gone.
+unsigned publishes;
+TEST(Arena, ARecordThatIsInUseStays) {
+    EXPECT_FINE(in_child([] {
+        windows_are_endless();
+        stay_on_one_processor();
+        unit_attach();
+        Model model;
+        std::vector<void*> large;
+        for (unsigned there = 2; there < 9; there++) { // of which some have one behind them, others none
+            while (chunk_count() < 12) EXPECT_TRUE(model.alloc(UNIT_MEDIUM_CLASSES - 1, 1));
+            model.free_all();
+            while (chunk_count() < there) EXPECT_TRUE(model.alloc(UNIT_MEDIUM_CLASSES - 1, 1));
+            // No free span is left for a chunk, and what is behind the frontier is to be made accessible
+            // first.
+            const struct region* r = &regions[0];
+            uint32_t frontier;
+            do {
+                frontier = r->frontier;
+                large.push_back(unit_alloc_aligned(UNIT_CHUNK_BYTES, os_page_bytes()));
+            } while (r->frontier == frontier ||
+                     r->committed - r->frontier >= UNIT_CHUNK_BYTES >> SLICE_SHIFT);
+            publishes = 0;
+            os_fault_hook = [](enum os_call call) {
+                if (call == OS_PROTECT && publishes++ == 0) unit_arena_publish();
+                return false;
+            };
+            while (chunk_count() <= there) EXPECT_TRUE(model.alloc(UNIT_MEDIUM_CLASSES - 1, 1));
+            os_fault_hook = nullptr;
+            EXPECT_GE(publishes, 1u);
+            EXPECT_TRUE(unit_arena_check());
+            model.expect_counts();
+        }
+        model.free_all();
+        for (void* p : large) unit_free(p);
+        expect_no_chunk_left();
+    }));
+}
+
 TEST(Arena, AFullOneHasNothingAndSlabsServe) {
     EXPECT_FINE(in_child([] {
         windows_are_endless(":sparse_max=65535:thread_kept_max=0");
