@@ -2,7 +2,8 @@
 """check/small.py: what a small process carries for the library. Runs tests/golden/small.c with the library
 preloaded, adds up what of the library's file and of written memory is resident beside the same process without it,
 and compares with limits; and looks which functions ran, all of which are to lie at the code's end, behind its
-last 64 KiB boundary, where src/weir.ld gathers what every process runs, and nothing that it does not name.
+last 64 KiB boundary, where src/weir.ld gathers what every process runs, and nothing that it does not name. What it names
+first, which larger processes come to run, is to fit into the code's first 64 KiB.
 
 Who may call it: anybody, from anywhere; the test command calls it. gcc's library of this machine alone.
 
@@ -102,6 +103,22 @@ def named(script):
     return re.findall(r" \*?\(?\.text\.(?:unlikely\.)?([\w.]+?)(?:\.\*)?(?=[ )])", script.split("ALIGN(0x10000);")[1])
 
 
+def first(script):
+    """Names of functions that the linker's script puts into the code's first window, in its text."""
+    start = re.search(r"\*\((.*?)\)", script, re.S)
+    return set(re.findall(r"\.text\.(?!unlikely\.)(\w+)", start[1])) if start else set()
+
+
+def behind_first(symbols, names):
+    """Those of the names that do not lie in the code's first window, though the library has them, in nm's text. Cold
+    parts lie elsewhere."""
+    found = [(int(m[1], 16), m[2]) for m in re.finditer(r"^([0-9a-f]+) [tTwW] (\S+)$", symbols, re.M)]
+    start = min((at for at, name in found if name.split(".")[0] in names), default=0)
+    window = start // MAPPED_AT_ONCE * MAPPED_AT_ONCE + MAPPED_AT_ONCE
+    return sorted(name for at, name in found
+                  if name.split(".")[0] in names and not name.endswith(".cold") and at >= window)
+
+
 def run(program, lib, before=()):
     environment = {k: v for k, v in os.environ.items() if not k.startswith(("WEIR_", "LD_"))}
     if lib:
@@ -140,7 +157,12 @@ def check(lib, build):
     for name in strange:
         print(f"{name} lies at the code's end, where every process carries it: src/weir.ld is to name it  FAILED")
     failures += bool(strange)
-    print(f"small: {len(LIMITS) + 3 - failures} passed, {failures} failed")
+    symbols = subprocess.run(["nm", lib], check=True, capture_output=True, text=True).stdout
+    late = behind_first(symbols, first(PLACES.read_text(encoding="utf-8")))
+    for name in late:
+        print(f"{name} does not fit into the code's first 64 KiB: what fewer run goes to src/weir.ld's second list  FAILED")
+    failures += bool(late)
+    print(f"small: {len(LIMITS) + 4 - failures} passed, {failures} failed")
     return failures
 
 
@@ -151,10 +173,14 @@ def self_test():
             "b000-c000 rw-p 00000000 00:00 0    [heap]\nRss: 4 kB\nAnonymous: 4 kB\n")
     grind = ("ob=(1) /a/libx.so.1\nfl=(1) ???\nfn=(1) malloc\n1 1\ncob=(2) /b/libc.so\ncfn=(2) mmap\ncalls=1 1\n1 1\n"
              "ob=(2)\nfn=(2)\n1 1\nob=(1)\nfn=(3) malloc_slow'2\n1 1\n")
+    places = "{ /* first (of all) */\n *(.text.one .text.one.* .text.two\n .text.two.* .text.unlikely.three.*)\n *(.text.four)"
     cases = [
         (carried(text, "libx.so.1"), {"file": 8, "anonymous": 20}),
         (carried(text, None), {"file": 0, "anonymous": 20}),
         (functions(grind, "libx.so.1"), {"malloc", "malloc_slow"}),
+        (first(places), {"one", "two"}),
+        (behind_first("010010 t one\n01fff0 t two\n020010 t one.cold\n030000 T other\n", {"one", "two"}), []),
+        (behind_first("010010 t one\n020000 t two.part.0\n", {"one", "two"}), ["two.part.0"]),
     ]
     failures = 0
     for got, wanted in cases:
