@@ -252,10 +252,10 @@ static bool is_worth_a_visit(const struct slice* s, const struct slice_pages* r)
  * reads nothing, and may be of what is no slab's any more. A processor that has no room for more lines on
  * their way, which is for 10 to 24, may drop what comes then: so they go in turns of which each is there
  * before the next, about. */
-static void blocks_prefetch(const struct slice* s) {
+static void blocks_prefetch(const struct slice* s, uintptr_t start) {
     enum { line = 64, turn = 16, pauses = 3 };
     uint32_t bytes = size_classes[load_relaxed(&s->size_class)].bytes;
-    const char* p = (const char*)slice_address(s);
+    const char* p = (const char*)start; /* which the record cannot be asked for without the lock */
     const char* end = p + (size_t)counts_built(load_relaxed(&s->counts)) * bytes;
     for (unsigned lines = 1; p < end; p += bytes < line ? line : bytes, lines++) {
         __builtin_prefetch(p);
@@ -263,9 +263,10 @@ static void blocks_prefetch(const struct slice* s) {
     }
 }
 
-WEIR_FN bool available_visit(struct heap* h, struct slice* s, const struct slice_pages* r, uint64_t* looked) {
+WEIR_FN bool available_visit(struct heap* h, struct slice* s, uintptr_t start, const struct slice_pages* r,
+                             uint64_t* looked) {
     if (!is_worth_a_visit(s, r)) return false; /* a first look without the lock: what it says may be old */
-    blocks_prefetch(s);
+    blocks_prefetch(s, start);
     os_lock_take(&h->lock);
     if (is_listed_by(h, s) && !release_if_empty(h, s) && is_worth_a_visit(s, r)) {
         *looked += slab_built_bytes(s);

@@ -45,10 +45,11 @@ WEIR_FN void available_unlist_active(struct heap* h, struct slice* s);
 WEIR_FN void available_sweep(struct heap* h, bool sort, const char* call);
 /* Owner, where no visitors come any more: sort what they were told of, in active slabs too. */
 WEIR_FN void available_sort_charged(struct heap* h);
-/* Anybody: if slab s, whose pages' record is r, is listed by heap h, sort what it has, or release it. The
- * bytes of blocks that this took a look at are added to *looked. True: somebody slept for the heap's lock
- * meanwhile. */
-WEIR_FN bool available_visit(struct heap* h, struct slice* s, const struct slice_pages* r, uint64_t* looked);
+/* Anybody: if slab s, which starts at `start` and whose pages' record is r, is listed by heap h, sort what it
+ * has, or release it. The bytes of blocks that this took a look at are added to *looked. True: somebody slept
+ * for the heap's lock meanwhile. */
+WEIR_FN bool available_visit(struct heap* h, struct slice* s, uintptr_t start, const struct slice_pages* r,
+                             uint64_t* looked);
 /* Anybody: if slab s is listed by its owner and none of its blocks is in use, release it. */
 WEIR_FN void available_steal(struct slice* s);
 

@@ -86,13 +86,16 @@ static bool visit_suffices(const struct visit* v) {
 }
 
 /* A first look without a lock: what it says may be old. */
-static void slab_visit(struct slice* s, const struct slice_pages* pages, struct visit* v) {
+static void slab_visit(const struct region* r, uint32_t index, struct visit* v) {
+    struct slice* s = region_slices(r) + index;
+    const struct slice_pages* pages = (const struct slice_pages*)r->pages + index;
     if (load_acquire(&s->kind) != SLICE_SLAB) return;
     struct heap* h = owner_heap(load_relaxed(&s->owner));
     if (h == NULL)
         orphan_visit(s, pages, &v->looked);
     else if (h != heap_self() && load_relaxed(&s->listed) != 0)
-        v->woke = available_visit(h, s, pages, &v->looked) && v->pause_ns != 0;
+        v->woke = available_visit(h, s, r->base + ((uintptr_t)index << SLICE_SHIFT), pages, &v->looked) &&
+                  v->pause_ns != 0;
     v->stops |= v->free_most != 0 && visit_suffices(v);
 }
 
@@ -110,8 +113,7 @@ static bool region_visit(struct visit* v) {
     if (used) {
         if (v->next.slice < first) v->next.slice = first;
         for (; v->next.slice < frontier && !v->woke && !v->stops; v->next.slice++)
-            slab_visit(region_slices(r) + v->next.slice, (const struct slice_pages*)r->pages + v->next.slice,
-                       v);
+            slab_visit(r, v->next.slice, v);
         region_let(r, held);
         if (v->woke || v->stops) return true;
     }
