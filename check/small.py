@@ -76,7 +76,7 @@ def functions(text, library):
     return ran
 
 
-def at_end(lib):
+def at_end(lib, symbols):
     """Functions that lie behind the last boundary in the library's code, each with all its names, and all others."""
     end = None
     headers = subprocess.run(["readelf", "-lW", lib], check=True, capture_output=True, text=True).stdout
@@ -88,7 +88,7 @@ def at_end(lib):
         raise SystemExit(f"{lib} has no segment of code")
     boundary = (end - 1) // MAPPED_AT_ONCE * MAPPED_AT_ONCE
     near, others = {}, set()
-    for line in subprocess.run(["nm", "-S", lib], check=True, capture_output=True, text=True).stdout.splitlines():
+    for line in symbols.splitlines():
         m = re.match(r"([0-9a-f]+) [0-9a-f]+ [tTwW] (\S+)$", line)
         if m:
             if int(m[1], 16) >= boundary:
@@ -112,7 +112,7 @@ def first(script):
 def behind_first(symbols, names):
     """Those of the names that do not lie in the code's first window, though the library has them, in nm's text. Cold
     parts lie elsewhere."""
-    found = [(int(m[1], 16), m[2]) for m in re.finditer(r"^([0-9a-f]+) [tTwW] (\S+)$", symbols, re.M)]
+    found = [(int(m[1], 16), m[2]) for m in re.finditer(r"^([0-9a-f]+) [0-9a-f]+ [tTwW] (\S+)$", symbols, re.M)]
     start = min((at for at, name in found if name.split(".")[0] in names), default=0)
     window = start // MAPPED_AT_ONCE * MAPPED_AT_ONCE + MAPPED_AT_ONCE
     return sorted(name for at, name in found
@@ -147,7 +147,8 @@ def check(lib, build):
     if "malloc" not in ran or len(ran) < 30:
         print(f"only {len(ran)} functions ran, malloc among them: {'malloc' in ran}  FAILED")
         failures += 1
-    near, others = at_end(lib)
+    symbols = subprocess.run(["nm", "-S", lib], check=True, capture_output=True, text=True).stdout
+    near, others = at_end(lib, symbols)
     elsewhere = sorted(ran & others)
     for name in elsewhere:
         print(f"{name} runs in a plain process: src/weir.ld is to name it among those at the end  FAILED")
@@ -157,7 +158,6 @@ def check(lib, build):
     for name in strange:
         print(f"{name} lies at the code's end, where every process carries it: src/weir.ld is to name it  FAILED")
     failures += bool(strange)
-    symbols = subprocess.run(["nm", lib], check=True, capture_output=True, text=True).stdout
     late = behind_first(symbols, first(PLACES.read_text(encoding="utf-8")))
     for name in late:
         print(f"{name} does not fit into the code's first 64 KiB: what fewer run goes to src/weir.ld's second list  FAILED")
@@ -179,8 +179,8 @@ def self_test():
         (carried(text, None), {"file": 0, "anonymous": 20}),
         (functions(grind, "libx.so.1"), {"malloc", "malloc_slow"}),
         (first(places), {"one", "two"}),
-        (behind_first("010010 t one\n01fff0 t two\n020010 t one.cold\n030000 T other\n", {"one", "two"}), []),
-        (behind_first("010010 t one\n020000 t two.part.0\n", {"one", "two"}), ["two.part.0"]),
+        (behind_first("010010 8 t one\n01fff0 8 t two\n020010 8 t one.cold\n030000 8 T other\n", {"one", "two"}), []),
+        (behind_first("010010 8 t one\n020000 8 t two.part.0\n", {"one", "two"}), ["two.part.0"]),
     ]
     failures = 0
     for got, wanted in cases:

@@ -401,8 +401,8 @@ static void spans_pass(void) {
     if (bytes != 0 && !span_purge(bytes) && load_relaxed(&span_totals.dirty) >= bytes) pass_refused = true;
 }
 
-/* Under release_lock: what spans did not need goes, and holes; then, as no free slice is marked any more,
- * what is recorded of those that have gone. */
+/* Under release_lock: what spans did not need goes, and holes; then, as a pass over holes leaves hardly a
+ * free slice marked, what is recorded of those that have gone. */
 static void all_pass(enum purge holes) {
     spans_pass();
     holes_pass(holes, UINT64_MAX);

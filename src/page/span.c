@@ -843,6 +843,7 @@ static bool span_check_free(const struct slice* s) {
     bool ended = s->span_slices == 1 || (s[s->span_slices - 1].kind == SLICE_FREE_END &&
                                          s[s->span_slices - 1].back == s->span_slices - 1);
     bool known = s->clean == clean_in(s, s->span_slices) && (s->state == SPAN_DIRTY || s->clean == 0);
+    known &= load_relaxed(&s->bare) <= (s->state == SPAN_DIRTY ? 0 : s->span_slices);
     for (uint32_t i = 0; i < s->span_slices; i++) {
         uint64_t state = load_relaxed(&slice_pages(s)[i].state);
         known &= hole_known(state | hole_clean(state)) == state;
