@@ -17,7 +17,7 @@ from pathlib import Path
 
 HEADER = struct.Struct("=QIIIII36x")
 MAGIC, VERSION, SLOT_BYTES, SLOT_COUNT = 0x3153454E54495745, 1, 2048, 8
-SLOT = struct.Struct("=IiiIQQQQQQIII20x256s")
+SLOT = struct.Struct("=IiiIQQQQQQIII4xQ8x256s")
 CALL = struct.Struct("=II128s256s")
 REPORT = struct.Struct("=4i2Q7q")
 LOADED, REACHED, ENDED = 1, 2, 3
@@ -50,6 +50,7 @@ def check_witness(emulator, witness, program):
     state, calls, start, end, peak, resident, watched = slot[0], slot[3], *slot[4:8], slot[11]
     assert state == ENDED and end > start > 0 and watched >= 3, slot
     assert peak >= resident > 0, (peak, resident)
+    assert slot[13] != 0 and slot[13] % 16 == 0, f"no stack starts at {slot[13]:#x}"
     assert calls == 1, f"all calls went to one place, but {calls} are named"
     called, bound, caller, target = CALL.unpack_from(raw, HEADER.size + SLOT.size)
     assert called == 1, f"the first call was malloc, not {called:#b}"

@@ -83,6 +83,7 @@ static atomic_bool family_seen[WITNESS_FAMILIES];
 static atomic_flag turning = ATOMIC_FLAG_INIT;
 
 static struct witness_header* file;
+static uintptr_t start_stack;     /* of this image */
 static struct witness_slot* slot; /* of this process; after a fork it may be the parent's */
 
 void* witness_hit(unsigned number) __attribute__((visibility("hidden")));
@@ -114,6 +115,7 @@ static struct witness_slot* slot_claim(void) {
     own->pid = getpid();
     own->parent_pid = getppid();
     own->start_ns = clock_ns();
+    own->start_stack = start_stack;
     own->watched = pointer_count;
     if (readlink("/proc/self/exe", own->exe, sizeof own->exe - 1) < 0) own->exe[0] = 0;
     return own;
@@ -444,10 +446,11 @@ void* witness_hit(unsigned number) {
 /* ---- start and end ----------------------------------------------------------------------------------- */
 
 __attribute__((constructor)) static void witness_start(int count, char** arguments, char** environment) {
-    (void)count, (void)arguments;
+    (void)count;
     int error = errno;
     const char* name = file_name(environment);
     if (name && file_map(name)) {
+        start_stack = (uintptr_t)(arguments - 1);
         dl_iterate_phdr(object_add, NULL);
         slot = slot_claim();
         if (slot) {

@@ -87,7 +87,10 @@ struct witness_slot {
     uint32_t threads;   /* at exit */
     uint32_t watched;   /* pointers to functions that were watched; 0: no call could have been seen */
     uint32_t inherited; /* 1: child of fork; `calls` are its parent's */
-    uint32_t reserved[5];
+    uint32_t reserved;
+    uint64_t start_stack; /* where the image's argument count lies, as in /proc/PID/stat: its copies have the
+                           * same */
+    uint64_t reserved_too;
     char exe[WITNESS_EXE_BYTES]; /* target of /proc/self/exe */
     struct witness_call calls[WITNESS_CALLS];
     uint8_t padding[128];

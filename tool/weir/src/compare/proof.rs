@@ -135,15 +135,21 @@ fn is_same(target: &str, library: &Path) -> bool {
     }
 }
 
-fn has_slot(seen: &Seen, slots: &[Slot]) -> bool {
-    slots.iter().any(|slot| {
-        slot.pid == seen.pid
-            && (slot.exe == seen.exe || (slot.exe.len() >= 255 && seen.exe.starts_with(&slot.exe)))
-    })
+/// Whether the witness was in what was seen: in the process itself, or in the image that it is a copy of. Where
+/// addresses are not drawn, other images have their stack there too, also one without the witness.
+fn is_of(slot: &Slot, seen: &Seen) -> bool {
+    let is_copy = slot.start_stack == seen.start_stack && slot.start_stack != 0;
+    (slot.pid == seen.pid || is_copy && !seen.preload_cleared)
+        && (slot.exe == seen.exe || (slot.exe.len() >= 255 && seen.exe.starts_with(&slot.exe)))
 }
 
+fn has_slot(seen: &Seen, slots: &[Slot]) -> bool {
+    slots.iter().any(|slot| is_of(slot, seen))
+}
+
+/// The most that the image had, or one of its copies.
 fn slot_peak(slot: &Slot, seen: &[Seen]) -> u64 {
-    let sampled = seen.iter().filter(|seen| seen.pid == slot.pid && seen.exe == slot.exe);
+    let sampled = seen.iter().filter(|seen| is_of(slot, seen));
     sampled.map(|seen| seen.peak_bytes).max().unwrap_or(0).max(slot.resident_peak_bytes)
 }
 
@@ -224,4 +230,45 @@ fn evidence(proven: bool, counter: &Counter, first: Option<&Call>, trial: &Trial
 
 fn name_of(path: &str) -> &str {
     path.rsplit('/').next().unwrap_or(path)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::procfs::Stat;
+
+    fn seen(pid: i32, exe: &str, start_stack: u64) -> Seen {
+        Seen::new(pid, exe.to_owned(), &Stat { start_stack, ..Stat::default() })
+    }
+
+    #[test]
+    fn copies_are_judged_by_their_image() {
+        let slot = Slot {
+            pid: 7,
+            exe: "/a".to_owned(),
+            start_ns: 1,
+            ended: false,
+            inherited: false,
+            start_stack: 4096,
+            watched: 1,
+            resident_peak_bytes: 10,
+            resident_bytes: 0,
+            threads: 0,
+            calls: Vec::new(),
+        };
+        assert!(is_of(&slot, &seen(7, "/a", 0)));
+        assert!(is_of(&slot, &seen(8, "/a", 4096)));
+        for other in [seen(7, "/b", 4096), seen(8, "/b", 4096), seen(8, "/a", 8192)] {
+            assert!(!is_of(&slot, &other), "{other:?}");
+        }
+        let mut another_image = seen(8, "/a", 4096);
+        another_image.preload_cleared = true;
+        assert!(!is_of(&slot, &another_image));
+        let unknown = Slot { start_stack: 0, ..slot.clone() };
+        assert!(!is_of(&unknown, &seen(8, "/a", 0)));
+        let (mut grown, mut strange) = (seen(8, "/a", 4096), seen(9, "/b", 4096));
+        (grown.peak_bytes, strange.peak_bytes) = (20, 30);
+        assert_eq!(slot_peak(&slot, &[grown, strange]), 20);
+        assert_eq!(slot_peak(&slot, &[]), 10);
+    }
 }

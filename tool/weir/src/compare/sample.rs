@@ -37,13 +37,13 @@ pub struct Seen {
     pub preload_cleared: bool,
     /// It lived long enough for the witness to announce itself.
     pub settled: bool,
+    pub start_stack: u64,
     start_ticks: u64,
-    start_stack: u64,
     since: Instant,
 }
 
 impl Seen {
-    fn new(pid: i32, exe: String, stat: &Stat) -> Seen {
+    pub fn new(pid: i32, exe: String, stat: &Stat) -> Seen {
         Seen {
             pid,
             exe,

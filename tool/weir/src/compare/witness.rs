@@ -80,6 +80,8 @@ pub struct Slot {
     pub ended: bool,
     /// A child of fork: the calls are its parent's.
     pub inherited: bool,
+    /// What /proc/PID/stat calls the start of the stack: the image and its copies have the same.
+    pub start_stack: u64,
     /// Pointers to functions that were watched.
     pub watched: u32,
     pub resident_peak_bytes: u64,
@@ -163,6 +165,7 @@ fn decode(bytes: &[u8; SLOT_BYTES]) -> Option<Slot> {
         threads: u32_at(bytes, 64),
         watched: u32_at(bytes, 68),
         inherited: u32_at(bytes, 72) != 0,
+        start_stack: u64_at(bytes, 80),
         calls: calls.collect(),
     })
 }
@@ -200,6 +203,7 @@ mod tests {
         assert_eq!(slot_pid(&file, 0), None);
         claim(&file, 0, |slot| {
             slot[12..16].copy_from_slice(&2u32.to_ne_bytes());
+            slot[80..88].copy_from_slice(&4096u64.to_ne_bytes());
             slot[EXE_AT..EXE_AT + 4].copy_from_slice(b"/bin");
             slot[CALLS_AT..CALLS_AT + 4].copy_from_slice(&2u32.to_ne_bytes());
             slot[CALLS_AT + 8..CALLS_AT + 10].copy_from_slice(b"/c");
@@ -210,6 +214,7 @@ mod tests {
         let slots = slots(&file, &header(&file).expect("header")).expect("slots");
         assert_eq!(slot_pid(&file, 0), Some(77));
         assert_eq!((slots[0].pid, slots[0].exe.as_str(), slots[0].ended), (77, "/bin", false));
+        assert_eq!(slots[0].start_stack, 4096);
         let [c, new] = &slots[0].calls[..] else { panic!("{slots:?}") };
         assert_eq!((c.caller.as_str(), c.target.as_str(), c.symbol()), ("/c", "/t", "calloc"));
         assert!(c.is_of_c() && !new.is_of_c());

@@ -64,6 +64,30 @@ fn a_server_that_goes_on_in_another_process_is_not_gone() {
 }
 
 #[test]
+fn a_server_that_grows_in_a_copy_is_proven() {
+    // Forked twice and handed over, as daemons do: the copy makes no first call and does not exit.
+    let scratch = Scratch::new();
+    let grown = scratch.path("grown");
+    let daemon = format!(
+        "import os, time\n\
+        for i in range(2):\n    if os.fork(): os._exit(0)\n\
+        block = b'x' * (32 << 20)\nopen({:?}, 'w')\ntime.sleep(66.75)",
+        shown(&grown)
+    );
+    let ready = format!("test -e {}", shown(&grown));
+    let options = ["--only", "weir", "--rounds", "1", "--until", "sleep 0.3", "--settle", "0"];
+    let (output, json) =
+        compare(&[&options[..], &["--ready", &ready]].concat(), &["python3", "-c", &daemon]);
+    assert_eq!(status(&output), 0, "{json:#}");
+    assert_proven(&json, "weir", "libweir.so.1");
+    let executables = &allocator(&json, "weir")["rounds"][0]["executables"];
+    let most =
+        executables.as_array().expect("programs").iter().map(|one| one["peak_bytes"].as_u64());
+    assert!(most.max().flatten().is_some_and(|bytes| bytes > 32 << 20), "{executables:#}");
+    assert_gone("sleep(66.75)");
+}
+
+#[test]
 fn servers_that_fail_say_how() {
     let failure = |options: &[&str], command: &[&str]| {
         let fixed = ["--only", "weir", "--rounds", "1", "--settle", "0", "--stop-timeout", "0.5"];
