@@ -272,10 +272,35 @@ static bool realloc_stays(size_t usable, size_t size) {
     return size <= usable && size >= least;
 }
 
-static void* realloc_copy(void* p, size_t usable, size_t size, const char* call) {
+/* Whether the block grows by a quarter or less, to what has a next class but one. Not where memory is tagged:
+ * more behind a block than there has to be would hide an overflow (with checks=full none lies in a chunk). */
+static bool realloc_is_step(size_t usable, size_t size) {
+    enum { parts = 4 };
+    if (size <= usable || size - usable > usable / parts) return false;
+    return medium_next_serves(size) && !tag_is_on();
+}
+
+/* The block of record s, at p, is to grow by such a step, and moves. What grew by one before is likely to
+ * grow again: it gets what the next class but one has, where any of its size might have that. Without memory
+ * for more it gets as much as it asks for. */
+static WEIR_NOINLINE void* realloc_step(const struct slice* s, const void* p, size_t size) {
+    bool chunk = load_relaxed(&s->kind) == SLICE_CHUNK;
+    void* to = NULL;
+    if (chunk && medium_steps(s, p)) to = class_alloc(heap_self(), class_of(size) + 2, size, 1);
+    if (to == NULL) to = heap_alloc_above(size);
+    const struct slice* of_to = chunk && to != NULL && !guard_holds(to) ? slice_first(slice_find(to)) : NULL;
+    if (of_to != NULL && load_relaxed(&of_to->kind) == SLICE_CHUNK) (void)medium_steps(of_to, to);
+    return to;
+}
+
+static void* realloc_copy(const struct slice* s, void* p, size_t usable, size_t size, const char* call) {
     bool zeroed;
     bool grows = size > SLAB_MAX && size > usable; /* and goes on to, maybe: a span does where it lies */
-    void* to = grows ? span_block_alloc(size, 1, &zeroed) : heap_alloc(size);
+    void* to;
+    if (s != NULL && realloc_is_step(usable, size))
+        to = realloc_step(s, p, size);
+    else
+        to = grows ? span_block_alloc(size, 1, &zeroed) : heap_alloc(size);
     if (to == NULL) return size <= usable ? p : NULL;
     __builtin_memcpy(to, p, size < usable ? size : usable);
     heap_free(p, call);
@@ -285,7 +310,7 @@ static void* realloc_copy(void* p, size_t usable, size_t size, const char* call)
 /* A guarded block always moves, so that pointers to where it was are found out. */
 static WEIR_COLD void* realloc_guarded(void* p, size_t size, const char* call) {
     size_t usable = guard_usable(p, call);
-    return usable == 0 || size > PTRDIFF_MAX ? NULL : realloc_copy(p, usable, size, call);
+    return usable == 0 || size > PTRDIFF_MAX ? NULL : realloc_copy(NULL, p, usable, size, call);
 }
 
 WEIR_FN void* heap_realloc(void* p, size_t size, const char* call) {
@@ -300,5 +325,5 @@ WEIR_FN void* heap_realloc(void* p, size_t size, const char* call) {
         bool grows = load_relaxed(&s->kind) == SLICE_CHUNK && size > usable && medium_grow(s, p, size);
         if (grows || realloc_stays(usable, size)) return p;
     }
-    return realloc_copy(p, usable, size, call);
+    return realloc_copy(s, p, usable, size, call);
 }

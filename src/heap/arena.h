@@ -45,15 +45,17 @@ enum { QUICK_CHUNK_BYTES = 32768, QUICK_BYTES = 262144, QUICK_BYTES_GROWS = 6553
 enum { BINS_EXACT = 16, RUN_BINS = BINS_EXACT + 9 * 8 + 1 };
 /* What is known of the block that starts in a group: its medium class + 1, which unit of the group it starts
  * at, whether it is free: kept by a thread for its next allocation, or on a quick list (both bits); whether
- * such a one is fresh, cut off a run and nobody's so far, so that it may have no memory; and whether it has a
- * tag, in which case it is no block to who does not look for that bit. 0: none starts there. */
+ * such a one is fresh, cut off a run and nobody's so far, so that it may have no memory; whether one in use
+ * has grown by little; and whether it has a tag. One that has grown or has a tag is no block to who does not
+ * look for these bits. 0: none starts there. */
 enum {
     BLOCK_CLASS = 0x7f,
     BLOCK_UNIT_SHIFT = UNIT_SHIFT,
     BLOCK_UNIT = 7,
     BLOCK_KEPT = 0x400,
     BLOCK_QUICK = 0x800,
-    BLOCK_FRESH = 0x1000
+    BLOCK_FRESH = 0x1000,
+    BLOCK_GROWN = 0x2000
 };
 enum { BLOCK_TAGGED = 0x8000 };
 static_assert((int)MEDIUM_CLASSES < (int)BLOCK_CLASS, "a class has a number in it");
@@ -71,8 +73,8 @@ struct group {
     uint16_t quick_next;    /* after the quick block that starts here, likewise */
 };
 
-/* Sync: the arena's lock; `blocks` is written as relaxed atomics and read, and its KEPT and FRESH bits
- * written, without it by whoever has the block. */
+/* Sync: the arena's lock; `blocks` is written as relaxed atomics and read, and its KEPT, FRESH and
+ * GROWN bits written, without it by whoever has the block. */
 struct chunk {
     struct slice* slice; /* record of the first slice */
     uintptr_t address;
@@ -142,8 +144,8 @@ WEIR_INLINE bool arena_chunk_stays(const struct slice* s, struct chunk** k) {
     return weir_likely(load_relaxed(&s->kind) == SLICE_CHUNK);
 }
 /* Where is written what is known of the block that starts at p, in a slice whose record has `blocks`, and its
- * medium class in *m; NULL: none starts there that is in use, has no tag, and is none of
- * the long classes. One compare: whatever else is set makes the class too large. Takes no lock. */
+ * medium class in *m; NULL: none starts there that is in use, has no tag, has not grown, and is none of the
+ * long classes. One compare: whatever else is set makes the class too large. Takes no lock. */
 WEIR_INLINE uint16_t* arena_block(uint16_t* blocks, const void* p, uint32_t* m) {
     enum { unit_bits = BLOCK_UNIT << BLOCK_UNIT_SHIFT };
     static_assert((int)BLOCK_UNIT_SHIFT == (int)UNIT_SHIFT, "where an address has its unit, too");

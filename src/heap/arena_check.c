@@ -94,6 +94,7 @@ static bool chunk_check(const struct chunk* k, uint64_t* used, uint32_t* quick_u
             return false;
         uint32_t units = is_free ? k->groups[group].length : class_units(block_class(known));
         if (!is_free && (known & (BLOCK_KEPT | BLOCK_FRESH)) == BLOCK_FRESH) return false;
+        if (!is_free && (known & BLOCK_KEPT) != 0 && (known & BLOCK_GROWN) != 0) return false;
         if (!run_check(k, unit, units, is_free)) return false;
         if (is_free) tag = 0;
         if (tag_is_on() && !is_free && !tags_check_block(k, unit, units, &tag)) return false;

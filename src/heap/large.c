@@ -287,7 +287,7 @@ static WEIR_NOINLINE struct slice* large_move(struct slice* s, size_t bytes, siz
     return span_move(s, slices, slices > s->span_slices ? slices / 2 : 0, content);
 }
 
-WEIR_FN void* large_realloc(struct slice* s, size_t size) {
+WEIR_FN WEIR_NOINLINE void* large_realloc(struct slice* s, size_t size) {
     size_t bytes = large_bytes(size);
     bool fenced = large_is_fenced(s);
     size_t slices = fenced ? fence_slices(bytes) : large_slices(bytes);

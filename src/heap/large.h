@@ -84,6 +84,6 @@ struct large_figures {
 };
 WEIR_FN struct large_figures large_live(void);
 /* Resize in place, or by moving page tables; NULL: the caller has to copy. */
-WEIR_FN void* large_realloc(struct slice* s, size_t size);
+WEIR_FN WEIR_NOINLINE void* large_realloc(struct slice* s, size_t size);
 
 #endif

@@ -509,6 +509,7 @@ WEIR_FN void medium_free(void* p, struct slice* s, const char* call) {
         medium_misuse(s, p, block, call);
         return;
     }
+    if ((known & BLOCK_GROWN) != 0) owner_clear(block, BLOCK_GROWN);
     /* Also what goes at once: the arena notes the tag that p had. */
     if (tag_is_on() && (p = medium_next(s, p, call)) == NULL) return;
     unsigned m = block_class(known);
@@ -541,6 +542,14 @@ WEIR_FN size_t medium_usable(const struct slice* s, const void* p, const char* c
     }
     if (tag_is_on() && !retag_allows(p, call)) return 0;
     return medium_bytes(block_class(load_relaxed(block)));
+}
+
+WEIR_FN bool medium_steps(const struct slice* s, const void* p) {
+    uint16_t* block = arena_block_any(s, p);
+    if (block == NULL) return false;
+    bool before = (load_relaxed(block) & BLOCK_GROWN) != 0;
+    owner_set(block, BLOCK_GROWN);
+    return before;
 }
 
 /* What it had on its last page it has still: nothing is copied, and no second block is there meanwhile. */
