@@ -288,8 +288,10 @@ static WEIR_NOINLINE void* realloc_step(const struct slice* s, const void* p, si
     void* to = NULL;
     if (chunk && medium_steps(s, p)) to = class_alloc(heap_self(), class_of(size) + 2, size, 1);
     if (to == NULL) to = heap_alloc_above(size);
-    const struct slice* of_to = chunk && to != NULL && !guard_holds(to) ? slice_first(slice_find(to)) : NULL;
-    if (of_to != NULL && load_relaxed(&of_to->kind) == SLICE_CHUNK) (void)medium_steps(of_to, to);
+    struct slice* of_to = chunk ? slice_find(to) : NULL; /* NULL: a sampled one, or none */
+    if (of_to == NULL) return to;
+    of_to = slice_first(of_to);
+    if (load_relaxed(&of_to->kind) == SLICE_CHUNK) (void)medium_steps(of_to, to);
     return to;
 }
 

@@ -2,15 +2,14 @@
 // starts the heap in a child of its own.
 //
 // SPDX-License-Identifier: Apache-2.0
+#include "address_space.h"
 #include "arenas.h"
 #include "child.h"
 #include "glue.h"
 #include "layers.h"
 #include <cerrno>
 #include <cstring>
-#include <fstream>
 #include <sys/resource.h>
-#include <unistd.h>
 #include <vector>
 extern "C" {
 #include "page/span.h"
@@ -147,12 +146,6 @@ TEST(Realloc, ArraysThatGrowByLittleMoveSeldom) {
         for (char* p : arrays) unit_free(p);
         expect_nothing_left();
     }));
-}
-
-size_t address_space_used() {
-    size_t pages = 0;
-    std::ifstream("/proc/self/statm") >> pages;
-    return pages * static_cast<size_t>(sysconf(_SC_PAGESIZE));
 }
 
 // Absent: sanitizers' shadow is larger than any limit, and emulators keep none

@@ -2,6 +2,7 @@
 // ctest; each test starts the page layer in a child of its own.
 //
 // SPDX-License-Identifier: Apache-2.0
+#include "address_space.h"
 #include "layers.h"
 #include "child.h"
 #include <algorithm>
@@ -277,13 +278,6 @@ TEST(Region, TrimReturnsWhatWasNeverUsed) {
         region_trim();
         expect_invariants();
     }));
-}
-
-// What the process has: the tests before this one may have left it threads' arenas of the C library.
-size_t address_space_used() {
-    size_t pages = 0;
-    std::ifstream("/proc/self/statm") >> pages;
-    return pages * static_cast<size_t>(sysconf(_SC_PAGESIZE));
 }
 
 // Absent: their shadow is larger than any limit
