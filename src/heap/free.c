@@ -46,7 +46,7 @@ static bool heap_uses(const struct heap* h, const struct slice* s) {
 static void slab_free_lone(struct slice* s, block_t* p, uint64_t doubt) {
     size_t bytes = slab_class(s)->bytes;
     uint32_t waiting;
-    if (slab_give_remote(s, p, doubt, &waiting))
+    if (slab_give_remote(s, p, p, 1, doubt, &waiting))
         orphan_give(s);
     else if (waiting != 0)
         visit_owed(&heap_empty, waiting * bytes);
@@ -90,18 +90,23 @@ static bool outbox_is_whole(const struct outbox* o) {
     return p == o->last;
 }
 
-/* The outbox's blocks go to their slab; the heap adopts the slab if nobody owns it. That it may own it
- * itself by now makes no difference: it is nudged like any other owner. */
+/* The outbox's blocks go to their slab. If nobody owns it, the heap adopts it where it uses the class. That
+ * it may own it itself by now makes no difference: it is nudged like any other owner. */
 static WEIR_NOINLINE void outbox_send(struct heap* h, struct outbox* o) {
     struct slice* s = o->slab;
     uint32_t count = o->count;
     if (!outbox_is_whole(o)) o->doubted = true;
     o->count = 0;
     o->slab = NULL;
-    size_t bytes = count * (size_t)slab_class(s)->bytes;
-    if (!slab_push_remote(s, o->first, o->last, count, o->doubted ? REMOTE_DOUBTED : 0))
-        visit_owed(h, bytes);
-    else if (heap_uses(h, s))
+    const size_t bytes = slab_class(s)->bytes;
+    const uint64_t doubt = o->doubted ? REMOTE_DOUBTED : 0;
+    const bool uses = heap_uses(h, s);
+    uint32_t waiting = count;
+    const bool mine = uses ? slab_push_remote(s, o->first, o->last, count, doubt)
+                           : slab_give_remote(s, o->first, o->last, count, doubt, &waiting);
+    if (!mine)
+        visit_owed(h, waiting * bytes);
+    else if (uses)
         heap_adopt(h, s);
     else
         orphan_give(s);
@@ -126,6 +131,12 @@ static bool outbox_is_passed(struct heap* h, const struct slice* s) {
     return true;
 }
 
+/* Whether with so many more all blocks of the slab are back: they go at once. Relaxed: a guess. */
+WEIR_INLINE bool outbox_has_last(const struct outbox* o, uint32_t more) {
+    const struct slice* s = o->slab;
+    return remote_count(load_relaxed(&s->remote)) + o->count + more >= counts_used(load_relaxed(&s->counts));
+}
+
 WEIR_INLINE void outbox_add(struct outbox* o, block_t* p) {
     if (remote_mark(p) != 0) o->doubted = true;
     p->next = o->first;
@@ -133,7 +144,7 @@ WEIR_INLINE void outbox_add(struct outbox* o, block_t* p) {
     o->count++;
 }
 
-static void outbox_put(struct heap* h, struct slice* s, block_t* p, const char* call) {
+static WEIR_NOINLINE void outbox_put(struct heap* h, struct slice* s, block_t* p, const char* call) {
     struct outbox* o = outbox_of(h, s);
     /* The first one of a list that waits is nobody's, whoever takes the list in meanwhile. */
     if ((o->slab == s && p == o->first) || p == remote_first(s, load_relaxed(&s->remote))) {
@@ -146,7 +157,8 @@ static void outbox_put(struct heap* h, struct slice* s, block_t* p, const char* 
             .slab = s, .first = NULL, .last = p, .count = 0, .doubted = false, .lone = o->lone};
     }
     outbox_add(o, p);
-    if (o->count >= OUTBOX_BLOCKS || (size_t)o->count * slab_class(s)->bytes >= OUTBOX_BYTES)
+    if (o->count >= OUTBOX_BLOCKS || (size_t)o->count * slab_class(s)->bytes >= OUTBOX_BYTES ||
+        outbox_has_last(o, 0))
         outbox_send(h, o);
 }
 
@@ -195,10 +207,11 @@ static void slab_free_from(struct heap* h, struct slice* s, block_t* p, bool ful
     } else if (full || (load_relaxed(&s->remote) & REMOTE_UNOWNED) != 0) {
         /* Relaxed: only chooses between the ways, all of which are right. */
         size_t bytes = slab_class(s)->bytes;
-        uint64_t doubt = full ? 0 : remote_mark(p);
-        if (!heap_uses(h, s))
-            slab_free_lone(s, p, doubt);
-        else if (slab_push_remote(s, p, p, 1, doubt))
+        if (!heap_uses(h, s) && !full && !outbox_is_passed(h, s))
+            outbox_put(h, s, p, call);
+        else if (!heap_uses(h, s))
+            slab_free_lone(s, p, full ? 0 : remote_mark(p));
+        else if (slab_push_remote(s, p, p, 1, full ? 0 : remote_mark(p)))
             heap_adopt(h, s);
         else
             visit_owed(h, bytes);
@@ -273,8 +286,8 @@ static WEIR_NOINLINE void free_unkept(void* p, const char* call) {
 /* Whether a block of slab s, which nobody owns or another thread does, goes there at once and alone. Relaxed:
  * slab_give_owned and slab_give_left decide. */
 static bool slab_takes_lone(struct heap* h, const struct slice* s, bool left) {
-    if (left) return !heap_uses(h, s);
     if (h == &heap_empty) return true;
+    if (left) return !heap_uses(h, s) && outbox_is_passed(h, s);
     struct heap* owner = owner_heap(load_relaxed(&s->owner));
     bool waits = (load_relaxed(&s->remote) & (REMOTE_UNOWNED | REMOTE_DOUBTED)) == 0;
     return waits && owner != h && owner != NULL && outbox_is_passed(h, s);
@@ -357,7 +370,7 @@ WEIR_INLINE bool outbox_joins(struct heap* h, struct outbox* o, block_t* p, size
     uint64_t first = load_relaxed(&s->remote) & REMOTE_FIRST;
     if (remote_is_marked(p) || p == o->first || first == offset / GRANULE + 1) return false;
     if (owner_heap(load_relaxed(&s->owner)) == h) return false; /* by now */
-    if ((o->count + 1u) * slab_class(s)->bytes >= OUTBOX_BYTES) return false;
+    if ((o->count + 1u) * slab_class(s)->bytes >= OUTBOX_BYTES || outbox_has_last(o, 1)) return false;
     heap_enter(h);
     outbox_add(o, p);
     heap_leave(h);

@@ -251,6 +251,11 @@ static void records_let(struct records records) {
     if (weir_unlikely(records.region != NULL)) region_let(records.region, records.held);
 }
 
+/* Whether the last `count` of `all` blocks that wait bring them to `step`. */
+WEIR_INLINE bool given_passes(uint32_t all, uint32_t count, uint32_t step) {
+    return all >= step && all - count < step;
+}
+
 /* Returns the remote word as it was. `doubt`: as that of slab_push_remote. `patient`: an unowned slab stays
  * so until enough blocks wait, *enough. */
 WEIR_INLINE uint64_t push_remote(struct slice* s, block_t* first, block_t* last, uint32_t count,
@@ -267,7 +272,7 @@ WEIR_INLINE uint64_t push_remote(struct slice* s, block_t* first, block_t* last,
         uint32_t all = remote_count(word) + count;
         *enough = patient ? given_enough(slab_class(s), load_relaxed(&s->counts)) : 0;
         wanted = remote_joined(word, first_word, last_word, count) | doubt;
-        if (!patient || all == *enough) wanted &= ~REMOTE_UNOWNED;
+        if (!patient || given_passes(all, count, *enough)) wanted &= ~REMOTE_UNOWNED;
         /* Release: publishes the links to slab_collect. Acquire: if the slab was unowned, its record. */
     } while (!cas_acq_rel(&s->remote, &word, wanted));
     if ((word & (REMOTE_UNOWNED | REMOTE_FIRST)) == 0) slab_nudge(s);
@@ -293,7 +298,9 @@ static bool drained_claim(struct slice* s, bool was_unowned) {
     return false;
 }
 
-WEIR_INLINE uint32_t given_untold(uint32_t all, uint32_t enough) {
+/* Of several at once others are told at once. */
+WEIR_INLINE uint32_t given_untold(uint32_t all, uint32_t count, uint32_t enough) {
+    if (count > 1) return count;
     return all % GIVEN_STEP == 0 ? GIVEN_STEP : all == enough ? enough % GIVEN_STEP : 0;
 }
 
@@ -302,17 +309,18 @@ WEIR_FN uint32_t slab_given(struct slice* s, uint32_t all) {
     uint64_t counts = load_acquire(&s->counts); /* acquire: as in slab_give_remote */
     uint32_t part = counts_built(counts) / GIVEN_PART;
     if (counts_used(counts) == all) available_steal(s);
-    return given_untold(all, part != 0 ? part : 1);
+    return given_untold(all, 1, part != 0 ? part : 1);
 }
 
-WEIR_FN bool slab_give_remote(struct slice* s, block_t* p, uint64_t doubt, uint32_t* waiting) {
+WEIR_FN bool slab_give_remote(struct slice* s, block_t* first, block_t* last, uint32_t count, uint64_t doubt,
+                              uint32_t* waiting) {
     uint32_t enough;
     const struct records records = records_hold(s);
-    uint64_t word = push_remote(s, p, p, 1, doubt, true, &enough);
+    uint64_t word = push_remote(s, first, last, count, doubt, true, &enough);
     bool was_unowned = (word & REMOTE_UNOWNED) != 0;
-    uint32_t all = remote_count(word) + 1;
-    *waiting = given_untold(all, enough);
-    bool mine = was_unowned && all == enough;
+    uint32_t all = remote_count(word) + count;
+    *waiting = given_untold(all, count, enough);
+    bool mine = was_unowned && given_passes(all, count, enough);
     /* Acquire: of an unowned slab, the compare above read what its owner released when it gave the slab up.
      */
     if (!mine && weir_unlikely(counts_used(load_acquire(&s->counts)) == all))

@@ -244,10 +244,11 @@ WEIR_FN bool slab_disown(struct slice* s, uint32_t enough);
 /* Hand `count` linked blocks to the slab's owner. True: nobody owned it, and the caller does now. False:
  * the slab may be gone when the call returns. `doubt`: REMOTE_DOUBTED or 0. */
 WEIR_FN bool slab_push_remote(struct slice* s, block_t* first, block_t* last, uint32_t count, uint64_t doubt);
-/* Hand one block to a slab that the caller has no use for. One that nobody owns stays so until enough blocks
- * wait there, or all have come back: then it is the caller's (true). *waiting: so many blocks more wait than
- * anybody was told of. `doubt`: as above. */
-WEIR_FN bool slab_give_remote(struct slice* s, block_t* p, uint64_t doubt, uint32_t* waiting);
+/* Hand linked blocks to a slab that the caller has no use for. One that nobody owns stays so until enough
+ * blocks wait there, or all have come back: then it is the caller's (true). *waiting: so many blocks more
+ * wait than anybody was told of. `doubt`: as above. */
+WEIR_FN bool slab_give_remote(struct slice* s, block_t* first, block_t* last, uint32_t count, uint64_t doubt,
+                              uint32_t* waiting);
 /* Others are told of every so many blocks that wait, and of those that are enough: of an owned slab, and of
  * few that are built, such a part. */
 enum { GIVEN_STEP = 16, GIVEN_PART = 4 };

@@ -15,6 +15,7 @@
 #include "heap/direct.h"
 #include "heap/exposure.h"
 #include "heap/registry.h"
+#include "heap/refill.h"
 #include "heap/remote_bits.h"
 #include "heap/guard.h"
 #include "heap/history.h"
@@ -97,6 +98,12 @@ uint64_t unit_large_bytes(void) { return large_live().bytes; }
 void unit_large_free(const void* p) { large_free(slice_find(p), "free"); }
 bool unit_keeps_large(void) { return load_relaxed(&heap_self()->kept_large) != NULL; }
 void unit_collect(void) { heap_collect(); }
+void unit_outboxes_send(void) {
+    struct heap* h = heap_self();
+    heap_enter(h);
+    outbox_flush_all(h);
+    heap_leave(h);
+}
 void unit_medium_drop(void) { medium_drop(heap_self(), 1); }
 void unit_clear(void* p, size_t bytes) { heap_clear(p, bytes); }
 void unit_visit(bool all) { (void)heaps_visit(all ? RELEASE_LOOK_ALL : RELEASE_LOOK_DUE); }

@@ -32,6 +32,8 @@ uint64_t unit_large_bytes(void);     /* of live ones */
 void unit_large_free(const void* p); /* whose kind was looked at */
 bool unit_keeps_large(void);         /* the calling thread, for its next one */
 void unit_collect(void);
+/* What waits in the calling thread's outboxes goes to its slabs; the thread has a heap. */
+void unit_outboxes_send(void);
 void unit_medium_drop(void); /* what the thread keeps of medium blocks */
 void unit_clear(void* p, size_t bytes);
 void unit_visit(bool all);

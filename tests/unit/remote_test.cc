@@ -285,6 +285,8 @@ void nobody_needs(bool attached) {
         other.does([&, count] {
             if (attached && freed == 0) unit_free(unit_alloc(64));
             for (unsigned i = 0; i < count; i++) unit_free(all[freed++]);
+            // The last one of a slab does not wait there.
+            if (attached && freed % k.capacity != 0) unit_outboxes_send();
         });
     };
     frees(enough - 1);
@@ -333,6 +335,42 @@ TEST(Remote, WhatComesBackByAThreadWithoutAHeapWaitsForOthers) {
 }
 TEST(Remote, WhatComesBackByAThreadThatHasNoUseForItWaitsForOthers) {
     EXPECT_FINE(in_child([] { nobody_needs(true); }));
+}
+
+// A thread that has a heap, and no use for the class, sends one alone and then several at a time; but the
+// last one of a slab takes those with it that wait.
+TEST(Remote, ToASlabThatIsNobodysGoSeveralAtATime) {
+    EXPECT_FINE(in_child([] {
+        windows_are_endless(":release_floor=1g");
+        unit_attach();
+        const struct size_class& k = size_classes[class_of(256)];
+        std::vector<void*> all = many(k.capacity + 1, 256);
+        struct slice* s = unit_slice(all[0]);
+        Worker other;
+        other.does([&] {
+            unit_free(unit_alloc(64));
+            for (unsigned i = 0; i < 20; i++) unit_free(all[i]);
+            EXPECT_EQ(unit_remote_count(s), 1u);
+            EXPECT_EQ(unit_used(s), k.capacity);
+            unit_outboxes_send();
+            EXPECT_EQ(unit_remote_count(s), 20u);
+            EXPECT_FALSE(unit_is_orphan(s));
+            for (unsigned i = 20; i < 39; i++) unit_free(all[i]);
+            EXPECT_EQ(unit_remote_count(s), 20u);
+            unit_outboxes_send(); // past what an orphan is to have, which 39 is not
+            EXPECT_EQ(unit_remote_count(s), 39u);
+            EXPECT_TRUE(unit_is_orphan(s));
+            for (unsigned i = 39; i + 1u < k.capacity; i++) unit_free(all[i]);
+            EXPECT_LT(unit_remote_count(s), k.capacity - 1u);
+            EXPECT_FALSE(unit_is_drained(s));
+            unit_free(all[k.capacity - 1u]);
+            EXPECT_TRUE(unit_is_drained(s));
+        });
+        other.end();
+        EXPECT_GE(unit_check_slabs(), 0);
+        unit_free(all.back());
+        expect_nothing_left();
+    }));
 }
 
 TEST(Remote, WhatWaitsAtNobodysSlabIsSortedByVisitors) {
@@ -709,15 +747,18 @@ TEST_NATIVE(Remote, ARegionIsHeldNoLongerWhereAHandlerForks) {
         std::vector<void*> all;
         other.does([&] {
             for (unsigned behind = 0; behind < 300;) {
-                all.push_back(unit_alloc(1000));
-                behind = unit_slice(all.back())->region == 0 ? 0 : behind + 1;
+                const size_t before = all.size();
+                for (uint32_t i = 0; i < size_classes[class_of(1000)].capacity; i++)
+                    all.push_back(unit_alloc(1000));
+                behind = unit_slice(all[before])->region == 0 ? 0 : behind + 1;
             }
         });
         for (unsigned step = 1; step <= 900; step += 3) {
-            void* p = all.back();
-            all.pop_back();
+            // One of each slab: of one that comes again they are collected.
+            void*& p = all[all.size() - 1 - step / 3 * size_classes[class_of(1000)].capacity];
             ForkInAFree::start(step);
             unit_free(p);
+            p = nullptr;
             stepping_stop();
             if (ForkInAFree::is_child) _exit(unit_visitors() == 0 ? 0 : 1);
             ASSERT_EQ(unit_visitors(), 0u) << step;
