@@ -41,7 +41,7 @@ static bool heap_uses(const struct heap* h, const struct slice* s) {
     return h->active[c] != NULL || (h->opened[c / 64] >> c % 64 & 1) != 0;
 }
 
-/* A block of a class that the thread never took any of: it goes alone, and the slab, if nobody owns it, to
+/* A block of a class that the thread never took any of, which goes alone; and the slab, if nobody owns it, to
  * whoever wants it. */
 static void slab_free_lone(struct slice* s, block_t* p, uint64_t doubt) {
     size_t bytes = slab_class(s)->bytes;
@@ -104,12 +104,12 @@ static WEIR_NOINLINE void outbox_send(struct heap* h, struct outbox* o) {
     uint32_t waiting = count;
     const bool mine = uses ? slab_push_remote(s, o->first, o->last, count, doubt)
                            : slab_give_remote(s, o->first, o->last, count, doubt, &waiting);
-    if (!mine)
-        visit_owed(h, waiting * bytes);
-    else if (uses)
+    if (mine && uses) {
         heap_adopt(h, s);
-    else
-        orphan_give(s);
+        return;
+    }
+    if (waiting != 0) visit_owed(h, waiting * bytes);
+    if (mine) orphan_give(s);
 }
 
 WEIR_FN void outbox_flush_all(struct heap* h) {
@@ -131,10 +131,16 @@ static bool outbox_is_passed(struct heap* h, const struct slice* s) {
     return true;
 }
 
-/* Whether with so many more all blocks of the slab are back: they go at once. Relaxed: a guess. */
-WEIR_INLINE bool outbox_has_last(const struct outbox* o, uint32_t more) {
+/* Whether what waits is to go at once, with so many more: all blocks of the slab are back then but for those
+ * in other outboxes, or, of one that nobody owns, enough of them. Relaxed: a guess. */
+WEIR_INLINE bool outbox_is_due(const struct outbox* o, uint32_t more) {
     const struct slice* s = o->slab;
-    return remote_count(load_relaxed(&s->remote)) + o->count + more >= counts_used(load_relaxed(&s->counts));
+    const uint64_t word = load_relaxed(&s->remote);
+    const uint64_t counts = load_relaxed(&s->counts);
+    const uint32_t came = o->count + more;
+    const uint32_t all = remote_count(word) + came;
+    if (all >= counts_used(counts)) return true;
+    return (word & REMOTE_UNOWNED) != 0 && given_passes(all, came, given_enough(slab_class(s), counts));
 }
 
 WEIR_INLINE void outbox_add(struct outbox* o, block_t* p) {
@@ -146,8 +152,9 @@ WEIR_INLINE void outbox_add(struct outbox* o, block_t* p) {
 
 static WEIR_NOINLINE void outbox_put(struct heap* h, struct slice* s, block_t* p, const char* call) {
     struct outbox* o = outbox_of(h, s);
-    /* The first one of a list that waits is nobody's, whoever takes the list in meanwhile. */
-    if ((o->slab == s && p == o->first) || p == remote_first(s, load_relaxed(&s->remote))) {
+    /* The first one of a list that waits is nobody's, whoever takes the list in meanwhile; and the last one
+     * of the thread's own list. */
+    if ((o->slab == s && (p == o->first || p == o->last)) || p == remote_first(s, load_relaxed(&s->remote))) {
         core_report("double-free", REPORT_FREED, p, call);
         return;
     }
@@ -158,7 +165,7 @@ static WEIR_NOINLINE void outbox_put(struct heap* h, struct slice* s, block_t* p
     }
     outbox_add(o, p);
     if (o->count >= OUTBOX_BLOCKS || (size_t)o->count * slab_class(s)->bytes >= OUTBOX_BYTES ||
-        outbox_has_last(o, 0))
+        outbox_is_due(o, 0))
         outbox_send(h, o);
 }
 
@@ -370,7 +377,7 @@ WEIR_INLINE bool outbox_joins(struct heap* h, struct outbox* o, block_t* p, size
     uint64_t first = load_relaxed(&s->remote) & REMOTE_FIRST;
     if (remote_is_marked(p) || p == o->first || first == offset / GRANULE + 1) return false;
     if (owner_heap(load_relaxed(&s->owner)) == h) return false; /* by now */
-    if ((o->count + 1u) * slab_class(s)->bytes >= OUTBOX_BYTES || outbox_has_last(o, 1)) return false;
+    if ((o->count + 1u) * slab_class(s)->bytes >= OUTBOX_BYTES || outbox_is_due(o, 1)) return false;
     heap_enter(h);
     outbox_add(o, p);
     heap_leave(h);

@@ -251,11 +251,6 @@ static void records_let(struct records records) {
     if (weir_unlikely(records.region != NULL)) region_let(records.region, records.held);
 }
 
-/* Whether the last `count` of `all` blocks that wait bring them to `step`. */
-WEIR_INLINE bool given_passes(uint32_t all, uint32_t count, uint32_t step) {
-    return all >= step && all - count < step;
-}
-
 /* Returns the remote word as it was. `doubt`: as that of slab_push_remote. `patient`: an unowned slab stays
  * so until enough blocks wait, *enough. */
 WEIR_INLINE uint64_t push_remote(struct slice* s, block_t* first, block_t* last, uint32_t count,
@@ -298,10 +293,13 @@ static bool drained_claim(struct slice* s, bool was_unowned) {
     return false;
 }
 
-/* Of several at once others are told at once. */
+/* Of so many of `all` blocks that wait others know, and of so many more with the last `count`. */
+WEIR_INLINE uint32_t given_told(uint32_t all, uint32_t enough) {
+    const uint32_t steps = all - all % GIVEN_STEP;
+    return all >= enough && steps < enough ? enough : steps;
+}
 WEIR_INLINE uint32_t given_untold(uint32_t all, uint32_t count, uint32_t enough) {
-    if (count > 1) return count;
-    return all % GIVEN_STEP == 0 ? GIVEN_STEP : all == enough ? enough % GIVEN_STEP : 0;
+    return given_told(all, enough) - given_told(all - count, enough);
 }
 
 WEIR_FN uint32_t slab_given(struct slice* s, uint32_t all) {

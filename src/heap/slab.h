@@ -257,6 +257,10 @@ WEIR_INLINE uint32_t given_enough(const struct size_class* k, uint64_t counts) {
     const uint32_t part = counts_built(counts) / GIVEN_PART;
     return part >= class_enough(k) ? class_enough(k) : part != 0 ? part : 1;
 }
+/* Whether the last `count` of `all` blocks that wait bring them to `enough`. */
+WEIR_INLINE bool given_passes(uint32_t all, uint32_t count, uint32_t enough) {
+    return all >= enough && all - count < enough;
+}
 /* What slab_give_remote mostly comes to, for a slab in the primary region: somebody owns it. False: nothing
  * was done. *told: slab_given is to be called with that; 0: nothing more to do. */
 WEIR_INLINE bool slab_give_owned(struct slice* s, block_t* p, uint64_t word_of_p, uint32_t* told) {

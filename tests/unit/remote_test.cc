@@ -337,6 +337,29 @@ TEST(Remote, WhatComesBackByAThreadThatHasNoUseForItWaitsForOthers) {
     EXPECT_FINE(in_child([] { nobody_needs(true); }));
 }
 
+// Threads that free one block of a slab each: none waits that makes them enough, or all.
+TEST(Remote, EnoughOfASlabThatIsNobodysWaitInNoOutbox) {
+    EXPECT_FINE(in_child([] {
+        windows_are_endless(":release_floor=1g");
+        unit_attach();
+        const struct size_class& k = size_classes[class_of(1000)];
+        std::vector<void*> all = many(k.capacity + 1, 1000);
+        struct slice* s = unit_slice(all[0]);
+        for (unsigned i = 0; i < k.capacity; i++) {
+            Worker other;
+            other.does([&] {
+                unit_free(unit_alloc(64));
+                unit_free(all[i]);
+                EXPECT_EQ(unit_is_orphan(s), i + 1 >= class_enough(&k)) << i;
+                EXPECT_EQ(unit_is_drained(s), i + 1 == k.capacity) << i;
+            });
+            other.end();
+        }
+        unit_free(all.back());
+        expect_nothing_left();
+    }));
+}
+
 // A thread that has a heap, and no use for the class, sends one alone and then several at a time; but the
 // last one of a slab takes those with it that wait.
 TEST(Remote, ToASlabThatIsNobodysGoSeveralAtATime) {
@@ -355,12 +378,13 @@ TEST(Remote, ToASlabThatIsNobodysGoSeveralAtATime) {
             unit_outboxes_send();
             EXPECT_EQ(unit_remote_count(s), 20u);
             EXPECT_FALSE(unit_is_orphan(s));
-            for (unsigned i = 20; i < 39; i++) unit_free(all[i]);
+            const unsigned enough = class_enough(&k);
+            for (unsigned i = 20; i + 1 < enough; i++) unit_free(all[i]);
             EXPECT_EQ(unit_remote_count(s), 20u);
-            unit_outboxes_send(); // past what an orphan is to have, which 39 is not
-            EXPECT_EQ(unit_remote_count(s), 39u);
+            unit_free(all[enough - 1]); // what an orphan is to have
+            EXPECT_EQ(unit_remote_count(s), enough);
             EXPECT_TRUE(unit_is_orphan(s));
-            for (unsigned i = 39; i + 1u < k.capacity; i++) unit_free(all[i]);
+            for (unsigned i = enough; i + 1u < k.capacity; i++) unit_free(all[i]);
             EXPECT_LT(unit_remote_count(s), k.capacity - 1u);
             EXPECT_FALSE(unit_is_drained(s));
             unit_free(all[k.capacity - 1u]);
