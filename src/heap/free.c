@@ -131,8 +131,8 @@ static bool outbox_is_passed(struct heap* h, const struct slice* s) {
     return true;
 }
 
-/* Whether what waits is to go at once, with so many more: all blocks of the slab are back then but for those
- * in other outboxes, or, of one that nobody owns, enough of them. Relaxed: a guess. */
+/* Whether what waits is to go at once, with so many more: then all blocks of the slab are back, or, of one
+ * that nobody owns, enough of them. Relaxed: a guess. */
 WEIR_INLINE bool outbox_is_due(const struct outbox* o, uint32_t more) {
     const struct slice* s = o->slab;
     const uint64_t word = load_relaxed(&s->remote);
@@ -186,6 +186,13 @@ static bool slab_collect_finds(struct slice* s, const block_t* p, bool full, con
     return noted;
 }
 
+/* Whether nobody owns the slab, and a block goes there by itself. Relaxed: only chooses between the ways, all
+ * of which are right. */
+static bool left_takes_one(struct heap* h, const struct slice* s) {
+    if ((load_relaxed(&s->remote) & REMOTE_UNOWNED) == 0) return false;
+    return heap_uses(h, s) || outbox_is_passed(h, s);
+}
+
 static void slab_free_from(struct heap* h, struct slice* s, block_t* p, bool full, const char* call) {
     if (owner_heap(load_relaxed(&s->owner)) == h) {
         /* The nudge goes first, and is gone before the look at what came in (seq_cst): blocks that come in
@@ -211,14 +218,12 @@ static void slab_free_from(struct heap* h, struct slice* s, block_t* p, bool ful
             core_report("double-free", REPORT_FREED, p, call);
         else
             slab_push(s, p);
-    } else if (full || (load_relaxed(&s->remote) & REMOTE_UNOWNED) != 0) {
-        /* Relaxed: only chooses between the ways, all of which are right. */
+    } else if (full || left_takes_one(h, s)) {
         size_t bytes = slab_class(s)->bytes;
-        if (!heap_uses(h, s) && !full && !outbox_is_passed(h, s))
-            outbox_put(h, s, p, call);
-        else if (!heap_uses(h, s))
-            slab_free_lone(s, p, full ? 0 : remote_mark(p));
-        else if (slab_push_remote(s, p, p, 1, full ? 0 : remote_mark(p)))
+        uint64_t doubt = full ? 0 : remote_mark(p);
+        if (!heap_uses(h, s))
+            slab_free_lone(s, p, doubt);
+        else if (slab_push_remote(s, p, p, 1, doubt))
             heap_adopt(h, s);
         else
             visit_owed(h, bytes);

@@ -337,13 +337,19 @@ TEST(Remote, WhatComesBackByAThreadThatHasNoUseForItWaitsForOthers) {
     EXPECT_FINE(in_child([] { nobody_needs(true); }));
 }
 
+// The blocks of a slab, which is nobody's once one more is taken, the last one here. No visitor comes by
+// itself.
+std::vector<void*> fill_one(const struct size_class& k) {
+    windows_are_endless(":release_floor=1g");
+    unit_attach();
+    return many(k.capacity + 1, k.bytes);
+}
+
 // Threads that free one block of a slab each: none waits that makes them enough, or all.
 TEST(Remote, EnoughOfASlabThatIsNobodysWaitInNoOutbox) {
     EXPECT_FINE(in_child([] {
-        windows_are_endless(":release_floor=1g");
-        unit_attach();
         const struct size_class& k = size_classes[class_of(1000)];
-        std::vector<void*> all = many(k.capacity + 1, 1000);
+        std::vector<void*> all = fill_one(k);
         struct slice* s = unit_slice(all[0]);
         for (unsigned i = 0; i < k.capacity; i++) {
             Worker other;
@@ -364,10 +370,8 @@ TEST(Remote, EnoughOfASlabThatIsNobodysWaitInNoOutbox) {
 // last one of a slab takes those with it that wait.
 TEST(Remote, ToASlabThatIsNobodysGoSeveralAtATime) {
     EXPECT_FINE(in_child([] {
-        windows_are_endless(":release_floor=1g");
-        unit_attach();
         const struct size_class& k = size_classes[class_of(256)];
-        std::vector<void*> all = many(k.capacity + 1, 256);
+        std::vector<void*> all = fill_one(k);
         struct slice* s = unit_slice(all[0]);
         Worker other;
         other.does([&] {
