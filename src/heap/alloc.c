@@ -285,13 +285,14 @@ static bool realloc_is_step(size_t usable, size_t size) {
  * for more it gets as much as it asks for. */
 static WEIR_NOINLINE void* realloc_step(const struct slice* s, const void* p, size_t size) {
     bool chunk = load_relaxed(&s->kind) == SLICE_CHUNK;
-    void* to = NULL;
-    if (chunk && medium_steps(s, p)) to = class_alloc(heap_self(), class_of(size) + 2, size, 1);
+    bool grew = chunk && medium_has_grown(s, p);
+    void* to = grew ? class_alloc(heap_self(), class_of(size) + 2, size, 1) : NULL;
     if (to == NULL) to = heap_alloc_above(size);
     struct slice* of_to = chunk ? slice_find(to) : NULL; /* NULL: a sampled one, or none */
     if (of_to == NULL) return to;
     of_to = slice_first(of_to);
-    if (load_relaxed(&of_to->kind) == SLICE_CHUNK) (void)medium_steps(of_to, to);
+    if (load_relaxed(&of_to->kind) == SLICE_CHUNK) medium_note_grown(of_to, to, true);
+    if (grew) medium_note_grown(s, p, false); /* to be freed by the fast path */
     return to;
 }
 

@@ -544,12 +544,18 @@ WEIR_FN size_t medium_usable(const struct slice* s, const void* p, const char* c
     return medium_bytes(block_class(load_relaxed(block)));
 }
 
-WEIR_FN bool medium_steps(const struct slice* s, const void* p) {
+WEIR_FN bool medium_has_grown(const struct slice* s, const void* p) {
+    const uint16_t* block = arena_block_any(s, p);
+    return block != NULL && (load_relaxed(block) & BLOCK_GROWN) != 0;
+}
+
+WEIR_FN void medium_note_grown(const struct slice* s, const void* p, bool grew) {
     uint16_t* block = arena_block_any(s, p);
-    if (block == NULL) return false;
-    bool before = (load_relaxed(block) & BLOCK_GROWN) != 0;
-    owner_set(block, BLOCK_GROWN);
-    return before;
+    if (block == NULL) return;
+    if (grew)
+        owner_set(block, BLOCK_GROWN);
+    else
+        owner_clear(block, BLOCK_GROWN);
 }
 
 /* What it had on its last page it has still: nothing is copied, and no second block is there meanwhile. */

@@ -178,9 +178,10 @@ WEIR_FN void* medium_alloc_zeroable(size_t size, bool* zeroed);
 WEIR_FN void* medium_retag(struct slice* s, void* p, const char* call);
 /* Free p, which lies in the chunk of record s, any of its, for the calling thread. */
 WEIR_FN void medium_free(void* p, struct slice* s, const char* call);
-/* The block at p, in the chunk of first record s, grows by little: whether it, or the one that it was copied
- * from, did before. */
-WEIR_FN WEIR_NOINLINE bool medium_steps(const struct slice* s, const void* p);
+/* Whether the block at p, in the chunk of first record s, or one that it was copied from, grew by little. */
+WEIR_FN WEIR_NOINLINE bool medium_has_grown(const struct slice* s, const void* p);
+/* Note that it did, or that it did not. The caller has the block. */
+WEIR_FN WEIR_NOINLINE void medium_note_grown(const struct slice* s, const void* p, bool grew);
 /* Whether the block at p, in the chunk of first record s, has become one for `size` bytes, more than it had
  * been for. */
 WEIR_FN bool medium_grow(struct slice* s, const void* p, size_t size);

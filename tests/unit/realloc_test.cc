@@ -152,10 +152,10 @@ TEST(Realloc, ArraysThatGrowByLittleMoveSeldom) {
 TEST_NATIVE(Realloc, WithoutMemoryForMoreItGetsWhatItAsksFor) {
     EXPECT_FINE(in_child([] {
         start("release=off");
+        void* p = moved(block(32768), 36000);
         std::vector<void*> all;
         all.reserve(1 << 16);
         for (unsigned i = 0; i < 64; i++) all.push_back(unit_alloc(40000));
-        void* p = unit_alloc(36000);
         span_trim();
         struct rlimit limit = {address_space_used(), RLIM_INFINITY};
         ASSERT_EQ(setrlimit(RLIMIT_AS, &limit), 0);
@@ -163,7 +163,7 @@ TEST_NATIVE(Realloc, WithoutMemoryForMoreItGetsWhatItAsksFor) {
             for (void* q; all.size() < all.capacity() && (q = unit_alloc(size)) != nullptr;) all.push_back(q);
         ASSERT_LT(all.size(), all.capacity());
         errno = 0;
-        EXPECT_EQ(unit_realloc(p, 37000), nullptr); // its first step
+        EXPECT_EQ(unit_realloc(p, 37000), nullptr);
         EXPECT_EQ(errno, ENOMEM);
         EXPECT_EQ(unit_usable(p), 36864u);
         unit_free(all[7]);
