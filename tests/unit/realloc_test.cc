@@ -152,7 +152,8 @@ TEST(Realloc, ArraysThatGrowByLittleMoveSeldom) {
 TEST_NATIVE(Realloc, WithoutMemoryForMoreItGetsWhatItAsksFor) {
     EXPECT_FINE(in_child([] {
         start("release=off");
-        void* p = moved(block(32768), 36000);
+        char* p = moved(block(32768), 36000);
+        char* later = moved(block(32768), 36000);
         std::vector<void*> all;
         all.reserve(1 << 16);
         for (unsigned i = 0; i < 64; i++) all.push_back(unit_alloc(40000));
@@ -171,6 +172,11 @@ TEST_NATIVE(Realloc, WithoutMemoryForMoreItGetsWhatItAsksFor) {
         EXPECT_EQ(unit_realloc(p, 40000), all[7]);
         EXPECT_EQ(errno, 0);
         EXPECT_EQ(unit_usable(all[7]), 40960u);
+        // That there was no memory takes nothing from what is known of a block.
+        EXPECT_EQ(unit_realloc(later, 37000), nullptr);
+        limit.rlim_cur = RLIM_INFINITY;
+        ASSERT_EQ(setrlimit(RLIMIT_AS, &limit), 0);
+        expect_class(moved(later, 37000), 37000, 2);
     }));
 }
 
