@@ -35,23 +35,23 @@ enum { KEY_NONE, KEY_MAKING, KEY_READY, KEY_REFUSED };
 static uint32_t thread_key_state; /* Sync: acquire and release publish thread_key */
 static pthread_key_t thread_key;
 
-/* Other keys' destructors may allocate after ours: ours asks to run again, and empties the heap out in
- * the last round that libc promises. */
-#define ROUNDS_OVER (PTHREAD_DESTRUCTOR_ITERATIONS + 1)
-static void thread_exit(void* rounds) {
-    uintptr_t left = (uintptr_t)rounds;
+/* Other keys' destructors may allocate after ours: ours asks to run again, and empties the heap out in the
+ * last round but one that libc promises. The last one is for a thread that had no heap until such a
+ * destructor ran, after our turn in the first; and for what allocates after the heap is let go. */
+enum { ROUND_FIRST = 1, ROUND_LAST = PTHREAD_DESTRUCTOR_ITERATIONS - 1, ROUND_OVER };
+static void thread_exit(void* round) {
     pool_thread_detach(); /* it has words in the thread's TLS; from now on it gets none there */
-    if (left > 1 && left != ROUNDS_OVER && pthread_setspecific(thread_key, (void*)(left - 1)) == 0) return;
-    heap_detach("thread exit", true);
-    /* What allocates after this one is not taken for a thread whose rounds begin. */
-    (void)pthread_setspecific(thread_key, (void*)(uintptr_t)ROUNDS_OVER);
+    bool last = (uintptr_t)round >= ROUND_LAST;
+    /* Once it is over, what allocates is not taken for a thread whose rounds begin. */
+    uintptr_t next = last ? ROUND_OVER : (uintptr_t)round + 1;
+    if (pthread_setspecific(thread_key, (void*)next) != 0 || last) heap_detach("thread exit", true);
 }
 
 /* Whether thread_exit is still to run in this thread for the first time. The first thread's TLS stays. */
 static bool thread_end_is_seen(void) {
     if (os_thread_id() == os_process_id()) return true;
     if (load_acquire(&thread_key_state) != KEY_READY) return false;
-    return pthread_getspecific(thread_key) == (void*)(uintptr_t)PTHREAD_DESTRUCTOR_ITERATIONS;
+    return pthread_getspecific(thread_key) == (void*)(uintptr_t)ROUND_FIRST;
 }
 
 WEIR_EXPORT void weir_thread_idle(void) {
@@ -74,10 +74,9 @@ static void thread_attached(bool first) {
             store_release(&thread_key_state, usable ? KEY_READY : KEY_REFUSED); /* publishes thread_key */
         }
         while (load_acquire(&thread_key_state) == KEY_MAKING) arch_pause();
-        /* A thread that is ending keeps the rounds it has left: what allocates in the last ones is seen then.
-         */
+        /* A thread that is ending keeps its round: what allocates in the last ones is seen then. */
         if (load_acquire(&thread_key_state) == KEY_READY && pthread_getspecific(thread_key) == NULL)
-            pthread_setspecific(thread_key, (void*)(uintptr_t)PTHREAD_DESTRUCTOR_ITERATIONS);
+            pthread_setspecific(thread_key, (void*)(uintptr_t)ROUND_FIRST);
     }
     errno = saved;
 }

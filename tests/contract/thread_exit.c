@@ -7,6 +7,7 @@
  * SPDX-License-Identifier: Apache-2.0
  */
 #include "contract.h"
+#include "../../include/weir/weir.h"
 #include <limits.h>
 #include <pthread.h>
 
@@ -81,6 +82,21 @@ static void* virgin_main(void* unused) {
     return unused;
 }
 
+/* The allocator lets go what such threads had, where it says so. */
+static void test_virgins(void) {
+    enum { VIRGINS = 50, AT_ONCE = 10 };
+    unsigned long before = late_runs;
+    for (int i = 0; i < VIRGINS; i += AT_ONCE) {
+        pthread_t threads[AT_ONCE];
+        for (int k = 0; k < AT_ONCE; k++) EXPECT_EQ(pthread_create(&threads[k], NULL, virgin_main, NULL), 0);
+        for (int k = 0; k < AT_ONCE; k++) EXPECT_EQ(pthread_join(threads[k], NULL), 0);
+    }
+    EXPECT_EQ(late_runs, before + VIRGINS);
+    int (*get)(struct weir_stats*) = (int (*)(struct weir_stats*))dlsym(RTLD_DEFAULT, "weir_stats_get");
+    struct weir_stats s = {.struct_size = sizeof s};
+    if (get != NULL && EXPECT_EQ(get(&s), 0)) EXPECT_EQ(s.heaps_live, 1);
+}
+
 int main(void) {
     contract_begin();
     for (int k = 0; k < KEYS; k++) EXPECT_EQ(pthread_key_create(&keys[k], key_destroy), 0);
@@ -100,12 +116,14 @@ int main(void) {
         EXPECT(contract_holds(survivors[i], 1000, (unsigned)i));
         free(survivors[i]);
     }
-    for (int i = 0; i < 50; i++) {
-        pthread_t thread;
-        EXPECT_EQ(pthread_create(&thread, NULL, virgin_main, NULL), 0);
-        pthread_join(thread, NULL);
-    }
-    EXPECT_EQ(late_runs, THREADS + 50);
+    test_virgins();
+    /* A key that is made now comes after one that the allocator has; not so late that libc allocates for it.
+     */
+    pthread_key_t before;
+    pthread_key_delete(virgin_key);
+    EXPECT_EQ(pthread_key_create(&before, NULL), 0); /* in its place */
+    EXPECT_EQ(pthread_key_create(&virgin_key, virgin_destroy), 0);
+    test_virgins();
 
     /* The initial thread may end first; the last one ends the process. */
     pid_t pid = fork();
