@@ -38,7 +38,11 @@ static pthread_key_t thread_key;
 /* Other keys' destructors may allocate after ours: ours asks to run again, and empties the heap out in the
  * last round but one that libc promises. The last one is for a thread that had no heap until such a
  * destructor ran, after our turn in the first; and for what allocates after the heap is let go. */
-enum { ROUND_FIRST = 1, ROUND_LAST = PTHREAD_DESTRUCTOR_ITERATIONS - 1, ROUND_OVER };
+enum {
+    ROUND_FIRST = 1,
+    ROUND_LAST = PTHREAD_DESTRUCTOR_ITERATIONS - 1,
+    ROUND_OVER = PTHREAD_DESTRUCTOR_ITERATIONS
+};
 static void thread_exit(void* round) {
     pool_thread_detach(); /* it has words in the thread's TLS; from now on it gets none there */
     bool last = (uintptr_t)round >= ROUND_LAST;

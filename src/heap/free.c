@@ -112,9 +112,33 @@ static WEIR_NOINLINE void outbox_send(struct heap* h, struct outbox* o) {
     if (mine) orphan_give(s);
 }
 
+/* Whether blocks wait, or a visitor takes them just now: only the owner puts some in. */
+static bool outboxes_have_some(const struct heap* h) {
+    for (unsigned i = 0; i < OUTBOX_SLOTS; i++)
+        if (load_relaxed(&h->outbox[i].count) != 0) return true;
+    return false;
+}
+
 WEIR_FN void outbox_flush_all(struct heap* h) {
+    if (!outboxes_have_some(h)) return; /* and the gate stays as it is, which nobody is to come for */
+    uint32_t inside = gate_enter_count(h, GATE_OUTBOX);
     for (unsigned i = 0; i < OUTBOX_SLOTS; i++)
         if (h->outbox[i].count != 0) outbox_send(h, &h->outbox[i]);
+    gate_leave(&h->gates[GATE_OUTBOX], inside);
+}
+
+WEIR_FN void outboxes_take(struct heap* h, struct outbox* outboxes) {
+    for (unsigned i = 0; i < OUTBOX_SLOTS; i++) {
+        struct outbox* o = &h->outbox[i];
+        outboxes[i] = (struct outbox){
+            .slab = o->slab, .first = o->first, .last = o->last, .count = o->count, .doubted = o->doubted};
+        store_relaxed(&o->count, 0u);
+    }
+}
+
+WEIR_FN void outboxes_give(struct outbox* outboxes) {
+    for (unsigned i = 0; i < OUTBOX_SLOTS; i++)
+        if (outboxes[i].count != 0) outbox_send(&heap_empty, &outboxes[i]);
 }
 
 static struct outbox* outbox_of(struct heap* h, const struct slice* s) {
@@ -150,23 +174,29 @@ WEIR_INLINE void outbox_add(struct outbox* o, block_t* p) {
     o->count++;
 }
 
+/* Whether p is the first or the last one of what waits for its slab. The first one of a list that waits there
+ * is nobody's, whoever takes the list in meanwhile; and the last one of the thread's own list. */
+static bool outbox_finds(const struct outbox* o, const struct slice* s, const block_t* p) {
+    if (o->slab == s && o->count != 0 && (p == o->first || p == o->last)) return true;
+    return p == remote_first(s, load_relaxed(&s->remote));
+}
+
 static WEIR_NOINLINE void outbox_put(struct heap* h, struct slice* s, block_t* p, const char* call) {
     struct outbox* o = outbox_of(h, s);
-    /* The first one of a list that waits is nobody's, whoever takes the list in meanwhile; and the last one
-     * of the thread's own list. */
-    if ((o->slab == s && (p == o->first || p == o->last)) || p == remote_first(s, load_relaxed(&s->remote))) {
-        core_report("double-free", REPORT_FREED, p, call);
-        return;
+    uint32_t inside = gate_enter_keep(h, GATE_OUTBOX);
+    const bool twice = outbox_finds(o, s, p);
+    if (!twice) {
+        if (o->slab != s && o->count != 0) outbox_send(h, o);
+        if (o->count == 0)
+            *o = (struct outbox){
+                .slab = s, .first = NULL, .last = p, .count = 0, .doubted = false, .lone = o->lone};
+        outbox_add(o, p);
+        if (o->count >= OUTBOX_BLOCKS || (size_t)o->count * slab_class(s)->bytes >= OUTBOX_BYTES ||
+            outbox_is_due(o, 0))
+            outbox_send(h, o);
     }
-    if (o->slab != s) {
-        if (o->count != 0) outbox_send(h, o);
-        *o = (struct outbox){
-            .slab = s, .first = NULL, .last = p, .count = 0, .doubted = false, .lone = o->lone};
-    }
-    outbox_add(o, p);
-    if (o->count >= OUTBOX_BLOCKS || (size_t)o->count * slab_class(s)->bytes >= OUTBOX_BYTES ||
-        outbox_is_due(o, 0))
-        outbox_send(h, o);
+    gate_leave(&h->gates[GATE_OUTBOX], inside);
+    if (twice) core_report("double-free", REPORT_FREED, p, call);
 }
 
 /* Owner: take in what others freed of the slab; whether p, which it frees now, is among it. A block that is
@@ -375,18 +405,29 @@ static WEIR_NOINLINE void slab_free_alone(block_t* p, struct slice* s, size_t of
         (left ? slab_left_gave : slab_gave)(s, told);
 }
 
-/* One more block of the outbox's slab, but for the last one, and for what outbox_put has to look at. */
-WEIR_INLINE bool outbox_joins(struct heap* h, struct outbox* o, block_t* p, size_t offset) {
-    struct slice* s = o->slab;
-    if (o->count >= OUTBOX_BLOCKS - 1) return false;
+/* Whether the outbox, where some wait, gets one more of its slab that is neither the last one nor one that
+ * outbox_put has to look at. */
+WEIR_INLINE bool outbox_has_room(const struct heap* h, const struct outbox* o, const block_t* p,
+                                 size_t offset) {
+    const struct slice* s = o->slab;
+    if (o->count - 1 >= OUTBOX_BLOCKS - 2) return false; /* 0, too */
     uint64_t first = load_relaxed(&s->remote) & REMOTE_FIRST;
     if (remote_is_marked(p) || p == o->first || first == offset / GRANULE + 1) return false;
     if (owner_heap(load_relaxed(&s->owner)) == h) return false; /* by now */
-    if ((o->count + 1u) * slab_class(s)->bytes >= OUTBOX_BYTES || outbox_is_due(o, 1)) return false;
-    heap_enter(h);
-    outbox_add(o, p);
-    heap_leave(h);
-    return true;
+    return (o->count + 1u) * slab_class(s)->bytes < OUTBOX_BYTES && !outbox_is_due(o, 1);
+}
+
+WEIR_INLINE bool outbox_joins(struct heap* h, struct outbox* o, block_t* p, size_t offset) {
+    uint32_t inside;
+    if (weir_unlikely(!gate_enter(&h->gates[GATE_OUTBOX], &inside))) return false;
+    const bool joins = outbox_has_room(h, o, p, offset);
+    if (joins) {
+        heap_enter(h);
+        outbox_add(o, p);
+        heap_leave(h);
+    }
+    gate_leave(&h->gates[GATE_OUTBOX], inside);
+    return joins;
 }
 
 /* The same where it may be one of several of its slab. */

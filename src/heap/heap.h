@@ -47,14 +47,15 @@ struct bin {
     uintptr_t base;
 };
 
-/* Blocks of one slab of another heap, on their way there. */
+/* Blocks of one slab of another heap, on their way there. Sync: GATE_OUTBOX, but for the slab and `lone`,
+ * which visitors let be. */
 struct outbox {
     struct slice* slab;
     block_t* first;
     block_t* last;
-    uint32_t count;
-    bool doubted;  /* see remote_mark */
-    uint16_t lone; /* the slab that the last block was of that went alone: the low bits of its number */
+    uint32_t count; /* relaxed atomic, for who looks from outside; 0: the two before mean nothing */
+    bool doubted;   /* see remote_mark */
+    uint16_t lone;  /* the slab that the last block was of that went alone: the low bits of its number */
 };
 
 /* Blocks of a medium class that wait for the thread's next allocations, freed ones and those that came along
@@ -87,8 +88,8 @@ struct kept_ring {
 
 /* Whether the owner may use what it keeps: not once a visitor asked for it, or took it. */
 enum { KEPT_OPEN, KEPT_ASKED, KEPT_TAKEN };
-/* Of its medium blocks, and of its large one: each goes when it was not used. */
-enum { GATE_MEDIUM, GATE_LARGE, GATES };
+/* Of its medium blocks, of its large one, and of its outboxes: each goes when it was not used. */
+enum { GATE_MEDIUM, GATE_LARGE, GATE_OUTBOX, GATES };
 struct gate {
     uint32_t state;  /* KEPT_OPEN, or else: the owner opens it, under the lock. Sync: relaxed atomic; */
     uint32_t inside; /* 1: the owner is at what is kept: Sync: see gate_enter */

@@ -631,6 +631,8 @@ static bool gate_may_be_taken(const struct gate* g) {
 }
 
 static void kept_take(struct heap* h) {
+    struct outbox outboxes[OUTBOX_SLOTS];
+    bool some = false;
     os_lock_take(&heaps_lock);
     if (os_lock_try(&h->lock)) {
         struct outgoing o;
@@ -644,9 +646,15 @@ static void kept_take(struct heap* h) {
             large_take(h);
             store_release(&h->gates[GATE_LARGE].state, (uint32_t)KEPT_TAKEN); /* likewise */
         }
+        if (gate_may_be_taken(&h->gates[GATE_OUTBOX])) {
+            some = true;
+            outboxes_take(h, outboxes);
+            store_release(&h->gates[GATE_OUTBOX].state, (uint32_t)KEPT_TAKEN); /* likewise */
+        }
         outgoing_send(&o);
         os_lock_give(&h->lock);
     }
+    if (some) outboxes_give(outboxes);
     os_lock_give(&heaps_lock);
 }
 

@@ -29,9 +29,9 @@ static const void* block_at_granule(const struct slice* s, uint64_t granule) {
 }
 
 static bool outboxes_have(const struct slice* s, uintptr_t start) {
-    const struct heap* h = heap_self();
-    for (unsigned i = 0; i < OUTBOX_SLOTS; i++)
-        if (h->outbox[i].slab == s && list_has(s, h->outbox[i].first, start)) return true;
+    const struct outbox* o = heap_self()->outbox;
+    for (const struct outbox* end = o + OUTBOX_SLOTS; o < end; o++)
+        if (o->slab == s && load_relaxed(&o->count) != 0 && list_has(s, o->first, start)) return true;
     return false;
 }
 

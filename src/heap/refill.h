@@ -30,5 +30,9 @@ WEIR_FN void heap_adopt(struct heap* h, struct slice* s);
 WEIR_FN void bin_return(struct heap* h, unsigned c, const char* call);
 /* Send every outbox. */
 WEIR_FN void outbox_flush_all(struct heap* h);
+/* A visitor, who has the heap's lock and found that its gate may be taken: what waits in its outboxes goes to
+ * OUTBOX_SLOTS of its own; and from there, with no heap's lock held, to its slabs. */
+WEIR_FN WEIR_NOINLINE void outboxes_take(struct heap* h, struct outbox* outboxes);
+WEIR_FN WEIR_NOINLINE void outboxes_give(struct outbox* outboxes);
 
 #endif

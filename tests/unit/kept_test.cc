@@ -109,6 +109,45 @@ TEST(Kept, PlacesGoRound) {
                           ring + (from + static_cast<unsigned>(more)) % 32 * 8);
 }
 
+// What a thread freed of another one's slab, and collects in an outbox, goes there.
+TEST(Kept, WhatWaitsInOutboxesGoesWhileTheThreadSleeps) {
+    EXPECT_FINE(in_child([] {
+        start();
+        const unsigned each = size_classes[class_of(256)].capacity;
+        std::vector<void*> all;
+        for (unsigned i = 0; i <= each; i++) all.push_back(unit_alloc(256));
+        const struct slice* s = unit_slice(all[0]);
+        ASSERT_TRUE(unit_is_unowned(s));
+        const auto came = [&] { return each - unit_used(s) + unit_remote_count(s); };
+        Owner owner;
+        unsigned freed = 0;
+        const auto frees = [&](unsigned count) {
+            owner.does([&, count] {
+                for (unsigned i = 0; i < count; i++) unit_free(all[freed++]);
+            });
+        };
+        for (unsigned round = 0; round < 3; round++) {
+            const uint64_t before = came();
+            frees(5);
+            EXPECT_LE(came(), before + 1);
+            unit_visit(false);
+            EXPECT_LE(came(), before + 1); // it may be at work
+            frees(1);
+            unit_visit(false); // and was
+            EXPECT_LE(came(), before + 1);
+            unit_visit(false);
+            EXPECT_EQ(came(), freed);
+            frees(4);
+            EXPECT_LT(came(), freed);
+            unit_visit(true); // at once
+            EXPECT_EQ(came(), freed);
+        }
+        EXPECT_GE(unit_check_slabs(), 0);
+        for (; freed < all.size(); freed++) unit_free(all[freed]);
+        expect_nothing_left();
+    }));
+}
+
 // Freeing a block, or taking one, is a use.
 TEST(Kept, ItStaysWhileTheThreadWorks) {
     EXPECT_FINE(in_child([] {

@@ -131,6 +131,62 @@ TEST_NATIVE(VisitSteps, AFullSlabAndAnother) {
         }));
 }
 
+// Blocks of full slabs that are nobody's, and have so many.
+std::vector<void*> of_nobodys(unsigned slabs, size_t bytes, unsigned each) {
+    std::vector<void*> all;
+    std::thread([&] {
+        for (unsigned i = 0; i <= slabs * each; i++) all.push_back(unit_alloc(bytes));
+    }).join();
+    return all;
+}
+
+// What waits in an outbox goes to its slab once, by the thread or by the visitor, whichever of a slab's
+// blocks it is that the thread frees just then: the first one goes alone, the second one is the first in the
+// outbox, and so on; `sends`: while it sends them. `asked`: where another visitor was there before and took
+// nothing.
+void outboxes_visited_at_each_step(unsigned freed, bool sends, bool asked) {
+    constexpr size_t bytes = 128;
+    windows_are_endless(":release=off");
+    unit_attach();
+    const unsigned each = size_classes[class_of(bytes)].capacity;
+    const bool is_long = sends || freed == 32;
+    const unsigned steps = is_long ? 600 : 200; // of which the last ones come too late
+    const unsigned apart = (is_long ? 3 : 1) * stepping_apart;
+    const std::vector<void*> all = of_nobodys(steps / apart + 1, bytes, each);
+    Visitor visitor;
+    unsigned taken = 0;
+    size_t at = 0;
+    for (unsigned step = 1; step <= steps; step += apart, at += each) {
+        const struct slice* s = unit_slice(all[at]);
+        const auto came = [&] { return each - unit_used(s) + unit_remote_count(s); };
+        ASSERT_TRUE(unit_is_unowned(s));
+        ASSERT_EQ(came(), 0u);
+        for (unsigned i = 0; i < freed; i++) unit_free(all[at + i]);
+        if (asked) std::thread([] { unit_visit(false); }).join();
+        Visitor::start(step);
+        sends ? unit_outboxes_send() : unit_free(all[at + freed]);
+        stepping_stop();
+        Visitor::wait();
+        taken += came() >= freed;
+        unit_outboxes_send();
+        ASSERT_EQ(came(), freed + (sends ? 0 : 1)) << step;
+        ASSERT_GE(unit_check_slabs(), 0) << step;
+    }
+    EXPECT_GT(Visitor::in_time, 50u / stepping_apart);
+    EXPECT_GT(taken, 50u / stepping_apart);
+}
+
+TEST_NATIVE(VisitSteps, Outboxes) {
+    for (bool asked : {false, true})
+        for (unsigned freed : {1u, 2u, 3u, 32u})
+            EXPECT_FINE(in_child([=] { outboxes_visited_at_each_step(freed, false, asked); }));
+}
+
+TEST_NATIVE(VisitSteps, OutboxesThatAreSent) {
+    for (bool asked : {false, true})
+        EXPECT_FINE(in_child([=] { outboxes_visited_at_each_step(10, true, asked); }));
+}
+
 TEST_NATIVE(VisitSteps, MediumBlocks) { visited_at_each_step(8192); }
 TEST_NATIVE(VisitSteps, LongBlocks) { visited_at_each_step(200000); }
 TEST_NATIVE(VisitSteps, LargeBlocks) { visited_at_each_step(700000); }
