@@ -88,8 +88,8 @@ struct kept_ring {
 
 /* Whether the owner may use what it keeps: not once a visitor asked for it, or took it. */
 enum { KEPT_OPEN, KEPT_ASKED, KEPT_TAKEN };
-/* Of its medium blocks, of its large one, and of its outboxes: each goes when it was not used. */
-enum { GATE_MEDIUM, GATE_LARGE, GATE_OUTBOX, GATES };
+/* Of its outboxes, its medium blocks, and its large one: each goes when it was not used. */
+enum { GATE_OUTBOX, GATE_MEDIUM, GATE_LARGE, GATES };
 struct gate {
     uint32_t state;  /* KEPT_OPEN, or else: the owner opens it, under the lock. Sync: relaxed atomic; */
     uint32_t inside; /* 1: the owner is at what is kept: Sync: see gate_enter */
@@ -158,8 +158,6 @@ struct heap {
     uint64_t pack_out;        /* blocks that came from pages' lists or resident holes */
     uint64_t pack_circle;     /* not packing: blocks given out for each 16 met when it stopped; or 0 */
     struct slice* spares[SPARE_SLOTS]; /* a ring of spans without use; see spare.h */
-    uint32_t spare_turn;
-    uint32_t spare_slices; /* of all of them */
     /* Medium blocks: see medium.h. */
     struct gate gates[GATES];
     uint16_t medium_out[LONG_CLASS]; /* that this thread took from chunks and did not give back, halved
@@ -187,13 +185,15 @@ struct heap {
     uint64_t guard_left; /* blocks that go to bins, and other allocations, to the next sampled one */
     uint64_t guard_due;  /* bit c: the next allocation that finds the bin of small class c empty is sampled */
     uint64_t guard_seed;
-    bool guard_inside; /* a guarded block is being made */
-    size_t owed;       /* bytes given to other heaps' slabs that release_owed does not know of yet */
+    uint32_t spare_turn;   /* of `spares` */
+    uint32_t spare_slices; /* of all of them */
+    size_t owed;           /* bytes given to other heaps' slabs that release_owed does not know of yet */
     /* Visitors: see visit.h. */
     struct slice* visited; /* whose lists one is changing; Sync: atomic, under the lock */
     struct slice* doubted; /* in whose lists one last found a fault; Sync: relaxed atomic */
     uint64_t visit_calls;  /* slow_calls at the last visit, and whether there were none since; */
     bool visit_idle;       /* Sync: relaxed atomics */
+    bool guard_inside;     /* a guarded block is being made */
     void* above; /* what a higher layer keeps for the thread that has the heap; stays when heaps are swept */
     /* Registry; Sync: heaps_lock. */
     struct heap* registry_next;
@@ -217,6 +217,8 @@ struct heap {
     struct kept_medium kept_medium[KEPT_RINGS];
     struct kept_ring kept_rings[]; /* KEPT_RINGS; heap_empty has none */
 };
+static_assert(offsetof(struct heap, kept_medium) % sizeof(struct kept_medium) == 0,
+              "one is in two lines of the cache: a pair of 8 KiB takes a tenth longer");
 enum { HEAP_BYTES = sizeof(struct heap) + KEPT_RINGS * sizeof(struct kept_ring) };
 
 WEIR_VAR_DECL struct heap heap_empty;
