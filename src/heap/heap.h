@@ -185,7 +185,7 @@ struct heap {
     uint64_t guard_left; /* blocks that go to bins, and other allocations, to the next sampled one */
     uint64_t guard_due;  /* bit c: the next allocation that finds the bin of small class c empty is sampled */
     uint64_t guard_seed;
-    uint32_t spare_turn;   /* of `spares` */
+    uint32_t spare_turn;   /* of `spares`; here, and guard_inside below, for where kept_medium lies */
     uint32_t spare_slices; /* of all of them */
     size_t owed;           /* bytes given to other heaps' slabs that release_owed does not know of yet */
     /* Visitors: see visit.h. */

@@ -117,8 +117,7 @@ int main(void) {
         free(survivors[i]);
     }
     test_virgins();
-    /* A key that is made now comes after one that the allocator has; not so late that libc allocates for it.
-     */
+    /* A key that is made now comes after any of the allocator's, but is not one that libc allocates for. */
     pthread_key_t before;
     pthread_key_delete(virgin_key);
     EXPECT_EQ(pthread_key_create(&before, NULL), 0); /* in its place */
