@@ -9,6 +9,7 @@
 #include "heap/remote_bits.h"
 #include "heap/slab.h"
 #include "heap/spare.h"
+#include "heap/visit.h"
 
 static struct slice** list_of(struct heap* h, const struct slice* s) {
     return s->listed == LISTED_SCARCE ? &h->scarce[s->size_class] : &h->available[s->size_class];
@@ -224,12 +225,24 @@ WEIR_FN void available_change(struct heap* h, struct slice* s, struct slice* oth
     release_if_empty(h, s); /* others may have noted all of it meanwhile */
 }
 
+/* Who has the heaps' lock, as who sends what waits in outboxes of others, waits for no heap: its owner may be
+ * in a handler that waits for a thread that begins. False: a visitor is to come for the slab, who waits
+ * without that lock. */
+static bool heap_lock_for_steal(struct heap* h) {
+    if (os_lock_is_mine(&heaps_lock) && !os_lock_is_mine(&h->lock)) return os_lock_try(&h->lock);
+    os_lock_take(&h->lock);
+    return true;
+}
+
 /* The caller has given the slab a block and may no longer rely on anything it says: by now it may have
  * been released and be another one. Under the lock of the heap it names, what it says holds. */
 WEIR_FN void available_steal(struct slice* s) {
     struct heap* h = owner_heap(load_relaxed(&s->owner));
     if (h == NULL || counts_used(load_relaxed(&s->counts)) != remote_count(load_relaxed(&s->remote))) return;
-    os_lock_take(&h->lock);
+    if (!heap_lock_for_steal(h)) {
+        visit_owed(&heap_empty, SLICE_BYTES);
+        return;
+    }
     if (is_listed_by(h, s)) release_if_empty(h, s);
     os_lock_give(&h->lock);
 }

@@ -589,6 +589,23 @@ TEST_NATIVE(HugeGrowth, WhatIsResidentIsKnown) {
     }));
 }
 
+// Records, as of heaps, are sparse: what of them is never written to takes no memory there either.
+TEST_NATIVE(HugeGrowth, RecordsAreResidentWhereTheyAreWritten) {
+    if (!kernel_has_huge_pages()) return expect_none_without();
+    EXPECT_FINE(in_child([] {
+        Grown heap(24);
+        EXPECT_TRUE(huge_ahead.open);
+        constexpr size_t bytes = 60 * KIB; // one in each slice
+        for (int i = 0; i < 40; i++) {
+            auto* p = static_cast<char*>(span_meta_alloc(bytes));
+            ASSERT_NE(p, nullptr);
+            p[bytes / 2] = 1;
+            auto at = reinterpret_cast<uintptr_t>(p);
+            EXPECT_EQ(resident_pages(at & ~(SLICE_BYTES - 1), at + bytes), 1u) << i;
+        }
+    }));
+}
+
 TEST_NATIVE(HugeGrowth, WhatWentComesBackBySmallPages) {
     if (!kernel_has_huge_pages()) return expect_none_without();
     EXPECT_FINE(in_child([] {

@@ -148,6 +148,46 @@ TEST(Kept, WhatWaitsInOutboxesGoesWhileTheThreadSleeps) {
     }));
 }
 
+// With what is sent all blocks of a slab are back, and its owner has its heap's lock for long, as in a
+// handler that waits for a thread which begins: nobody waits for that with the heaps' lock, without which
+// none begins.
+TEST(Kept, WhatWaitsInOutboxesWaitsForNoHeap) {
+    EXPECT_FINE(in_child([] {
+        start();
+        std::vector<void*> all;
+        struct slice* s = nullptr;
+        while (s == nullptr || unit_slice(all.back()) == s) {
+            all.push_back(unit_alloc(256));
+            s = unit_slice(all[0]);
+        }
+        unit_free(all[0]); // adopted
+        ASSERT_TRUE(unit_is_mine(s));
+        Owner sender;
+        sender.does([&] {
+            for (unsigned i = 1; i < 5; i++) unit_free(all[i]);
+        });
+        for (size_t i = 5; unit_slice(all[i]) == s; i++) unit_free(all[i]);
+        ASSERT_EQ(unit_used(s), 3u); // the first one went alone, and was taken in
+        ASSERT_EQ(unit_remote_count(s), 0u);
+        os_lock_take(unit_heap_lock());
+        std::thread visitor([] { unit_visit(true); });
+        bool begins = false;
+        for (unsigned i = 0; i < 200 && !begins; i++) {
+            usleep(10000);
+            if (unit_remote_count(s) != 3) continue;
+            begins = os_lock_try(unit_heaps_lock());
+        }
+        EXPECT_TRUE(begins);
+        if (begins) os_lock_give(unit_heaps_lock());
+        os_lock_give(unit_heap_lock());
+        visitor.join();
+        unit_visit(true);
+        EXPECT_FALSE(unit_is_mine(s)); // it went
+        unit_free(all.back());
+        expect_nothing_left();
+    }));
+}
+
 // Freeing a block, or taking one, is a use.
 TEST(Kept, ItStaysWhileTheThreadWorks) {
     EXPECT_FINE(in_child([] {

@@ -478,6 +478,25 @@ TEST(Span, MetaMemoryIsZeroAndItsOwn) {
     }));
 }
 
+// What is never written to of a record takes no memory, also where others had its pages.
+TEST(Span, MetaMemoryIsResidentWhereItIsWritten) {
+    EXPECT_FINE(in_child([] {
+        region_start(GIB);
+        core_options.dirty_max = GIB;
+        bool zeroed;
+        struct slice* s = span_alloc(64, 1, &zeroed);
+        memset(address(s), 0xff, bytes_of(64));
+        span_free(s);
+        constexpr size_t pages = 32;
+        char* p = static_cast<char*>(span_meta_alloc(pages * 4096));
+        std::vector<unsigned char> there(pages + 1);
+        p = reinterpret_cast<char*>((reinterpret_cast<uintptr_t>(p) + 4095) & ~uintptr_t{4095});
+        p[4096] = 1;
+        ASSERT_EQ(mincore(p, (pages - 1) * 4096, there.data()), 0);
+        for (size_t i = 0; i + 1 < pages; i++) EXPECT_EQ(there[i] & 1, i == 1) << i;
+    }));
+}
+
 TEST(Span, VisitsEverySpanOnce) {
     EXPECT_FINE(in_child([] {
         region_start(4 * MIB);
