@@ -9,6 +9,7 @@
 #include "heap/depot.h"
 #include "heap/full.h"
 #include "heap/large.h"
+#include "heap/orphan.h"
 #include "heap/refill.h"
 #include "heap/registry.h"
 #include "heap/retag.h"
@@ -634,6 +635,7 @@ static void kept_take(struct heap* h) {
     struct outbox outboxes[OUTBOX_SLOTS];
     bool some = false;
     os_lock_take(&heaps_lock);
+    orphans_settle();
     if (os_lock_try(&h->lock)) {
         struct outgoing o;
         outgoing_start(&o);

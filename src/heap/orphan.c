@@ -31,6 +31,10 @@ static void orphans_lock(void) {
     if (heaps_lock.nest != 0) orphans_forget();
 }
 
+WEIR_FN void orphans_settle(void) {
+    if (heaps_lock.nest == 0) orphans_torn = false;
+}
+
 /* Under the lock: the slab is the last one of its class. */
 static void orphan_list(struct slice* s) {
     struct orphans* o = &orphans[s->size_class];

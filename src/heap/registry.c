@@ -342,6 +342,7 @@ static void parked_forget(void) {
  * of them is half given away. */
 static void registry_sweep(void) {
     uint32_t found = 0;
+    orphans_settle();
     uint64_t signals;
     bool blocked = os_signals_block(&signals);
     for (struct heap* h = registry; h != NULL; h = h->registry_next) {

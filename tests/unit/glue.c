@@ -148,6 +148,7 @@ uint64_t unit_bits_count(const struct slice* s) { return remote_bits_count(s); }
 bool unit_is_unowned(const struct slice* s) { return (load_acquire(&s->remote) & REMOTE_UNOWNED) != 0; }
 bool unit_is_doubted(const struct slice* s) { return (load_acquire(&s->remote) & REMOTE_DOUBTED) != 0; }
 bool unit_is_mine(const struct slice* s) { return owner_heap(load_relaxed(&s->owner)) == heap_self(); }
+void unit_orphans_interrupted(void) { orphans_interrupted(); }
 bool unit_is_orphan(const struct slice* s) { return (s->flags & SLICE_ORPHAN) != 0; }
 size_t unit_drained_bytes_max(void) { return DRAINED_BYTES; }
 bool unit_is_drained(const struct slice* s) { return (s->flags & SLICE_DRAINED) != 0; }

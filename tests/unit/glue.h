@@ -77,6 +77,7 @@ bool unit_is_unowned(const struct slice* s);
 bool unit_is_doubted(const struct slice* s); /* what waits on the remote list is to be followed */
 bool unit_is_mine(const struct slice* s);
 bool unit_is_orphan(const struct slice* s);
+void unit_orphans_interrupted(void);         /* a fork's child: the call that changed their lists may go on */
 bool unit_is_drained(const struct slice* s); /* an orphan without a block in use; */
 size_t unit_drained_bytes_max(void);         /* so much may such ones have */
 bool unit_is_large(const struct slice* s);

@@ -188,6 +188,40 @@ TEST(Kept, WhatWaitsInOutboxesWaitsForNoHeap) {
     }));
 }
 
+// In a fork's child the call that was changing the lists of orphans went on, and has ended. A visitor that
+// sends what makes a slab an orphan finds them whole.
+TEST(Kept, WhatWaitsInOutboxesLeavesOrphansListed) {
+    EXPECT_FINE(in_child([] {
+        start();
+        const size_class& k = size_classes[class_of(256)];
+        const unsigned each = k.capacity;
+        const unsigned enough = class_enough(&k);
+        std::vector<void*> all;
+        for (unsigned i = 0; i <= 2 * each; i++) all.push_back(unit_alloc(256));
+        std::thread([&] {
+            for (unsigned i = 0; i < enough; i++) unit_free(all[i]);
+        }).join();
+        const struct slice* listed = unit_slice(all[0]);
+        ASSERT_TRUE(unit_is_orphan(listed));
+        Owner sender;
+        sender.does([&] {
+            for (unsigned i = 0; i < 5; i++) unit_free(all[each + i]);
+        });
+        std::thread([&] {
+            for (unsigned i = 5; i < enough; i++) unit_free(all[each + i]);
+        }).join();
+        const struct slice* other = unit_slice(all[each]);
+        ASSERT_FALSE(unit_is_orphan(other));
+        unit_orphans_interrupted();
+        unit_visit(true);
+        EXPECT_TRUE(unit_is_orphan(other));
+        EXPECT_TRUE(unit_is_orphan(listed));
+        for (unsigned i = 0; i < all.size(); i++)
+            if (i % each >= enough || i >= 2 * each) unit_free(all[i]);
+        expect_nothing_left();
+    }));
+}
+
 // Freeing a block, or taking one, is a use.
 TEST(Kept, ItStaysWhileTheThreadWorks) {
     EXPECT_FINE(in_child([] {
