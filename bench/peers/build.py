@@ -230,6 +230,7 @@ def compilers():
     return {"cc": first_line(CC, "--version"), "cxx": first_line(CXX, "--version")}
 
 
+RECORD = "peer.json"  # in a peer's folder
 # Keys of a row that change nothing in the library.
 SAID_KEYS = {"environment", "note", "witness", "state", "forwarded", "missing"}
 
@@ -247,17 +248,24 @@ def stamp_of(row, package, is_package):
     return hashlib.sha256(json.dumps(made_of, sort_keys=True).encode()).hexdigest()
 
 
+def record_of(folder):
+    """What is kept of a peer that was built; None: nothing, or a part of it."""
+    try:
+        record = json.loads((folder / RECORD).read_text())
+        return record if record["stamp"] and record["peer"]["path"] else None
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
 def peer_built(row, directory, jobs):
     """The manifest's row of one peer; built only when something that made it has changed."""
     folder = directory / row["name"]
     is_package = row["kind"] == "package"
     package = installed(row["package"]) if is_package else locked()[row["crate"]]
     stamp = stamp_of(row, package, is_package)
-    kept = folder / "peer.json"
-    if kept.is_file():
-        record = json.loads(kept.read_text())
-        if record["stamp"] == stamp and os.path.isfile(record["peer"]["path"]):
-            return record["peer"] | said_of(row), 0.0
+    record = record_of(folder)
+    if record and record["stamp"] == stamp and os.path.isfile(record["peer"]["path"]):
+        return record["peer"] | said_of(row), 0.0
     begun = time.monotonic()
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
@@ -284,7 +292,7 @@ def peer_built(row, directory, jobs):
         "compiler": "the package's" if is_package else "; ".join(dict.fromkeys(compilers().values())),
         "flags": flags,
     }
-    kept.write_text(json.dumps({"stamp": stamp, "peer": peer}, indent=2))
+    (folder / RECORD).write_text(json.dumps({"stamp": stamp, "peer": peer}, indent=2))
     return peer | said_of(row), time.monotonic() - begun
 
 
@@ -305,9 +313,9 @@ def manifest_write(directory, rows, reasons):
     """All rows of the table whose library is there, not only those that this call was asked for."""
     peers, absent = [], []
     for row in rows:
-        kept = directory / row["name"] / "peer.json"
-        if row["name"] not in reasons and kept.is_file():
-            peers.append(json.loads(kept.read_text())["peer"] | said_of(row))
+        record = record_of(directory / row["name"])
+        if row["name"] not in reasons and record:
+            peers.append(record["peer"] | said_of(row))
         else:
             absent.append({"name": row["name"], "reason": reasons.get(row["name"], "not built yet")})
     path = directory / "peers.json"
@@ -342,7 +350,7 @@ def main():
                 peer, seconds = built.result()
                 print(f"ok      {row['name']:<22} {peer['version']:<18} {f'{seconds:.1f} s' if seconds else 'up to date'}", flush=True)
                 passed += 1
-            except Unbuildable as error:
+            except (Unbuildable, OSError, subprocess.SubprocessError) as error:
                 reasons[row["name"]] = str(error)
                 print(f"FAILED  {row['name']:<22} {error}", flush=True)
     manifest_write(directory, rows, reasons)

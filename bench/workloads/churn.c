@@ -25,14 +25,16 @@ static void churn_lifo(struct block* blocks, uint64_t work, uint64_t state) {
 
 static void churn_others(struct block* blocks, uint64_t work, uint64_t state) {
     uint32_t live = churned->live, next = 0;
+    uint32_t shift =
+        0; /* lest what takes a block's place has its size, where `live` is a multiple of SIZES */
     for (uint32_t seed = 0; work; work--, seed++) {
         struct block* b = &blocks[next];
         if (churned->variant == RANDOM)
             b = &blocks[choice(&state, live)];
         else if (++next == live)
-            next = 0;
+            next = 0, shift++;
         if (b->at) block_drop(b);
-        block_take(b, churn_sizes.bytes[seed % SIZES], seed);
+        block_take(b, churn_sizes.bytes[(seed + shift) % SIZES], seed);
     }
 }
 
@@ -53,6 +55,8 @@ static void churn(const struct load* load) {
     sizes_draw(&churn_sizes, load, 1);
     churn_blocks = memory_map(load->threads * load->live * sizeof(struct block));
     load_on_threads(load, churn_job);
+    /* At first each block had the size of the one whose place it took. */
+    if (load->variant == FIFO) result_count("revision", 2);
 }
 
 /* ---- batch: a server's requests or a game's frames. Each takes up to `live` blocks, and all of them are

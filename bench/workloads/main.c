@@ -28,9 +28,11 @@ static const struct workload* const tables[] = {workloads_churn, workloads_share
                                                 workloads_bare};
 
 static double begun_s, time_s;
+static uint64_t operations;
 
 void load_begin(void) { begun_s = now_s(); }
 void load_end(void) { time_s += now_s() - begun_s; }
+void load_did(uint64_t count) { operations = count; }
 
 void blocks_drop(struct block* blocks, size_t count) {
     for (size_t i = 0; i < count; i++) {
@@ -162,13 +164,14 @@ int main(int argc, char** argv) {
     struct load load = w->load;
     load.threads = threads;
     load.work = load.work * scale_percent / 100 + 1;
+    operations = load.work;
     load_run(w, &load);
     if (w->time == TOLD) {
         char text[40];
         snprintf(text, sizeof text, "%.9f", time_s);
         result_text("time_s", text);
     }
-    result_count("operations", load.work);
+    result_count("operations", operations);
     result_flush();
     rest_s(rest);
     if (w->time == TOLD) {

@@ -93,14 +93,18 @@ static void tree_binary(const struct load* load) {
     enum { DEPTH_STAYS = 16, DEPTH_MIN = 4, DEPTH_MAX = 14 };
     load_begin();
     struct node* stays = tree_take(DEPTH_STAYS);
-    for (uint64_t done = 0; done < load->work;) {
+    uint64_t done = (2u << DEPTH_STAYS) - 1;
+    for (uint64_t work = 0; work < load->work;) {
         for (unsigned depth = DEPTH_MIN; depth <= DEPTH_MAX; depth += 2) {
-            for (unsigned i = 0; i < 1u << (DEPTH_MAX - depth); i++) tree_drop(tree_take(depth));
-            done += 2u << DEPTH_MAX;
+            const unsigned trees = 1u << (DEPTH_MAX - depth);
+            for (unsigned i = 0; i < trees; i++) tree_drop(tree_take(depth));
+            work += 2u << DEPTH_MAX;
+            done += (uint64_t)trees * ((2u << depth) - 1);
         }
     }
     tree_drop(stays);
     load_end();
+    load_did(done);
 }
 
 /* A compiler: each function's nodes are taken as it is read, most are freed in order when it is done, and
@@ -114,7 +118,8 @@ static void tree_compiler(const struct load* load) {
     struct block* stay = memory_map(room * sizeof *stay);
     uint32_t seed = 0;
     load_begin();
-    for (uint64_t work = 0; work < load->work; work += FUNCTION_NODES) {
+    uint64_t work = 0;
+    for (; work < load->work; work += FUNCTION_NODES) {
         for (size_t i = 0; i < FUNCTION_NODES; i++, seed++)
             block_take(&nodes[i], sizes->bytes[seed % SIZES], seed);
         for (size_t i = 0; i < FUNCTION_NODES; i++) {
@@ -126,6 +131,7 @@ static void tree_compiler(const struct load* load) {
     }
     blocks_drop(stay, stay_count);
     load_end();
+    load_did(work);
     memory_unmap(stay, room * sizeof *stay);
 }
 

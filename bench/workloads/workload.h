@@ -39,6 +39,8 @@ __attribute__((noinline)) void load_run(const struct workload* w, const struct l
 /* What lies between is the time that is told. */
 void load_begin(void);
 void load_end(void);
+/* So many operations it was, where that is not load.work, as it ends with a round or has more than that. */
+void load_did(uint64_t operations);
 /* The program again, as a process of its own: NAME --rest 0. */
 void process_again(const char* name);
 

@@ -3,7 +3,7 @@
 //!
 //! SPDX-License-Identifier: Apache-2.0
 
-use super::result::{Document, Run};
+use super::result::{AllocatorEntry, Document, Entry, Run};
 use crate::compare::allocators::WEIR;
 use crate::compare::condition::{Answer, Condition};
 use crate::compare::measure::{MEASURES, Measure};
@@ -38,7 +38,7 @@ pub struct Judged {
     pub met: Vec<String>,
     /// Workloads in which its median is, and the interval is not.
     pub uncertain: Vec<String>,
-    /// Workloads for which one of the results lacks weir's median or its interval.
+    /// Workloads for which one of the results lacks weir's median or its interval, or whose work differs.
     #[serde(default)]
     pub not_judged: Vec<String>,
     /// In so many workloads it could be judged.
@@ -83,13 +83,33 @@ fn ratio(before: &Run, now: &Run, measure: Measure) -> Option<Estimate> {
     Some(Estimate { median: now.median / before.median, interval })
 }
 
+/// Whether two of one name do the same work, as far as both say. Where only one of them is quick, the number of
+/// operations tells nothing.
+fn same_work(earlier: &Entry, now: &Entry, same_scale: bool) -> bool {
+    fn agree<T: PartialEq>(earlier: Option<T>, now: Option<T>) -> bool {
+        earlier.zip(now).is_none_or(|(earlier, now)| earlier == now)
+    }
+    earlier.revision == now.revision
+        && agree(earlier.sizes.as_deref(), now.sizes.as_deref())
+        && agree(earlier.threads, now.threads)
+        && (!same_scale || agree(earlier.operations, now.operations))
+}
+
+/// The entries of that name, and whether they do the same work.
+fn same_name<'a>(before: &'a Document, now: &Document, entry: &Entry) -> Option<(&'a Entry, bool)> {
+    let earlier = before.workloads.iter().find(|earlier| earlier.name == entry.name)?;
+    Some((earlier, same_work(earlier, entry, before.quick == now.quick)))
+}
+
+/// The earlier entry that this one can be held against.
+fn comparable<'a>(before: &'a Document, now: &Document, entry: &Entry) -> Option<&'a Entry> {
+    same_name(before, now, entry).and_then(|(earlier, same)| same.then_some(earlier))
+}
+
 pub fn compare(before: &Document, now: &Document, conditions: &[Condition]) -> Against {
     let mut changes = Vec::new();
     for entry in &now.workloads {
-        let Some(earlier) = before.workloads.iter().find(|earlier| earlier.name == entry.name)
-        else {
-            continue;
-        };
+        let Some(earlier) = comparable(before, now, entry) else { continue };
         for run in entry.results.iter().filter(|run| run.counts()) {
             let Some(earlier) = earlier.run(&run.allocator) else { continue };
             for measure in MEASURES {
@@ -123,7 +143,7 @@ fn judge(before: &Document, now: &Document, condition: &Condition) -> Judged {
         judged: 0,
     };
     for entry in &now.workloads {
-        let earlier = before.workloads.iter().find(|earlier| earlier.name == entry.name);
+        let earlier = comparable(before, now, entry);
         let pair = earlier.and_then(|earlier| earlier.run(WEIR)).zip(entry.run(WEIR));
         let ratio = pair.and_then(|(earlier, run)| ratio(earlier, run, condition.measure));
         let Some(ratio) = ratio.filter(|ratio| ratio.interval.is_some()) else {
@@ -166,20 +186,39 @@ fn notes(before: &Document, now: &Document) -> Vec<String> {
         let note = "in one of the results too few rounds rest: no change of memory at the end or of CPU time can be told";
         notes.push(note.to_owned());
     }
+    let differing: Vec<&str> = now
+        .workloads
+        .iter()
+        .filter(|entry| same_name(before, now, entry).is_some_and(|(_, same)| !same))
+        .map(|entry| entry.name.as_str())
+        .collect();
+    if !differing.is_empty() {
+        let names = differing.join(", ");
+        notes.push(format!(
+            "the work differs from that of before, and no change can be told: {names}"
+        ));
+    }
     for allocator in &now.allocators {
         let earlier = before.allocators.iter().find(|earlier| earlier.name == allocator.name);
-        if let Some(earlier) = earlier.filter(|earlier| earlier.version != allocator.version) {
-            let text =
-                |version: &Option<String>| version.clone().unwrap_or_else(|| "unknown".to_owned());
-            notes.push(format!(
-                "{}: version {} before, {} now",
-                allocator.name,
-                text(&earlier.version),
-                text(&allocator.version)
-            ));
-        }
+        notes.extend(earlier.into_iter().flat_map(|earlier| builds(earlier, allocator)));
     }
     notes
+}
+
+/// How two builds of one allocator differ: in version; else in what they were built with, where both say it.
+fn builds(before: &AllocatorEntry, now: &AllocatorEntry) -> Vec<String> {
+    let note = |what: &str, before: &Option<String>, after: &Option<String>| {
+        let [before, after] = [before, after].map(|text| text.as_deref().unwrap_or("unknown"));
+        format!("{}: {what} {before} before, {after} now", now.name)
+    };
+    if before.version != now.version {
+        return vec![note("version", &before.version, &now.version)];
+    }
+    [("compiler", &before.compiler, &now.compiler), ("flags", &before.flags, &now.flags)]
+        .into_iter()
+        .filter(|(_, before, after)| before.is_some() && after.is_some() && before != after)
+        .map(|(what, before, after)| note(what, before, after))
+        .collect()
 }
 
 #[cfg(test)]
@@ -269,6 +308,83 @@ mod tests {
         assert!(compare(&bare, &now, &condition).says_nothing());
         assert!(cannot_judge(&bare, &condition).expect("why").contains("weir's time"));
         assert!(cannot_judge(&document(&[]), &condition).is_some());
+    }
+
+    #[test]
+    fn other_work_is_not_judged() {
+        let condition = [Condition::parse("time>+3%").expect("a condition")];
+        let before = document(&[("a", 1.0), ("b", 1.0)]);
+        let against = |quick: bool, change: fn(&mut Entry)| {
+            let mut now = document(&[("a", 2.0), ("b", 1.0)]);
+            now.quick = quick;
+            change(&mut now.workloads[0]);
+            compare(&before, &now, &condition)
+        };
+        let changes: [fn(&mut Entry); 3] = [
+            |entry| entry.operations = Some(1001),
+            |entry| entry.threads = Some(2),
+            |entry| entry.revision = 2,
+        ];
+        for change in changes {
+            let against = against(false, change);
+            assert_eq!((against.met(), against.conditions[0].judged), (false, 1));
+            assert_eq!(against.conditions[0].not_judged, ["a"]);
+            assert!(against.changes.is_empty() && against.not_in_both.is_empty(), "{against:?}");
+            let notes = &against.notes;
+            assert!(notes.len() == 1 && notes[0].starts_with("the work differs"), "{notes:?}");
+            assert!(notes[0].ends_with(": a"), "{notes:?}");
+        }
+        // A part of the work has a part of the operations; what a result does not say is no difference.
+        assert!(against(true, changes[0]).met() && !against(true, changes[2]).met());
+        assert!(against(false, |entry| entry.operations = None).met());
+        assert!(against(false, |entry| entry.sizes = Some("16-64".to_owned())).met());
+        let sized = |sizes: &str| {
+            let mut one = document(&[("a", sizes.len() as f64)]);
+            one.workloads[0].sizes = Some(sizes.to_owned());
+            one
+        };
+        assert!(compare(&sized("16-64"), &sized("16-1024"), &condition).says_nothing());
+    }
+
+    #[test]
+    fn the_first_revision_needs_no_word() {
+        let mut entry = document(&[("a", 1.0)]).workloads.remove(0);
+        for revision in [1, 2] {
+            entry.revision = revision;
+            let json = serde_json::to_value(&entry).expect("JSON");
+            assert_eq!(json.get("revision").is_some(), revision != 1);
+            assert_eq!(Entry::deserialize(json).expect("an entry").revision, revision);
+        }
+    }
+
+    #[test]
+    fn another_build_is_named() {
+        let built = |version: &str, compiler: Option<&str>, flags: Option<&str>| AllocatorEntry {
+            name: "peer".to_owned(),
+            version: Some(version.to_owned()),
+            origin: None,
+            compiler: compiler.map(str::to_owned),
+            flags: flags.map(str::to_owned),
+            environment: std::collections::BTreeMap::new(),
+            note: None,
+        };
+        let before = built("1", Some("gcc 12"), Some("-O2"));
+        let cases = [
+            (built("1", Some("gcc 12"), Some("-O2")), Vec::new()),
+            (built("1", None, None), Vec::new()),
+            (
+                built("1", Some("gcc 13"), Some("-O2")),
+                vec!["peer: compiler gcc 12 before, gcc 13 now"],
+            ),
+            (built("1", Some("gcc 12"), Some("-O3")), vec!["peer: flags -O2 before, -O3 now"]),
+            (built("2", Some("gcc 13"), Some("-O3")), vec!["peer: version 1 before, 2 now"]),
+        ];
+        for (now, wanted) in cases {
+            let (mut earlier, mut later) = (document(&[]), document(&[]));
+            earlier.allocators.push(before.clone());
+            later.allocators.push(now);
+            assert_eq!(compare(&earlier, &later, &[]).notes, wanted);
+        }
     }
 
     #[test]

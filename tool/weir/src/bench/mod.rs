@@ -138,6 +138,9 @@ pub fn bench(args: &Args) -> Result<End> {
         without: settings(),
         gone_wrong: false,
     };
+    if run.without.iter().any(|name| name == launch::PRELOAD) {
+        eprintln!("weir: LD_PRELOAD is set and left out: each run has its own allocator alone");
+    }
     if !run.without.is_empty() {
         let names: Vec<_> = run.without.iter().map(|name| name.to_string_lossy()).collect();
         let note = format!("left out of the environment: {}", names.join(", "));
@@ -178,7 +181,7 @@ fn conditions(args: &Args) -> Result<Vec<Condition>> {
     let mut conditions = Vec::new();
     for text in &args.fail_if {
         let condition = Condition::parse(text).map_err(|why| Exit::error(USAGE, why))?;
-        if text.contains(" vs ") {
+        if condition.names_base {
             let why = format!(
                 "--fail-if '{text}': weir is held against its earlier result, leave 'vs' out"
             );
@@ -242,9 +245,9 @@ fn contenders(args: &Args, place: &mut Place) -> Result<Vec<Contender>> {
     Ok(chosen.into_iter().map(Contender::new).collect())
 }
 
-/// The variables set here that allocators read.
+/// The variables set here that allocators read, and what would come between them and the program.
 fn settings() -> Vec<OsString> {
-    const BEGIN: [&str; 8] = [
+    const BEGIN: [&str; 9] = [
         "WEIR_",
         "MALLOC_",
         "MIMALLOC_",
@@ -253,8 +256,11 @@ fn settings() -> Vec<OsString> {
         "RPMALLOC_",
         "SNMALLOC_",
         "GLIBC_TUNABLES",
+        launch::PRELOAD,
     ];
-    let names = std::env::vars_os().map(|(name, _)| name);
+    let names = std::env::vars_os()
+        .filter(|(name, value)| name != launch::PRELOAD || !value.is_empty())
+        .map(|(name, _)| name);
     let reads = |name: &OsString| {
         let name = name.to_string_lossy();
         BEGIN.iter().any(|begin| name.starts_with(begin))
@@ -385,7 +391,7 @@ struct Run<'a> {
     /// Where valgrind lies, if instructions are counted.
     instructions: Option<PathBuf>,
     document: Document,
-    /// What would set an allocator's options: all are measured with their defaults.
+    /// What would set an allocator's options or preload another: all are measured alone, with their defaults.
     without: Vec<OsString>,
     /// Some item could not be run at all: the document's notes say why.
     gone_wrong: bool,
@@ -396,7 +402,7 @@ impl Run<'_> {
     fn all(&mut self, items: &[Item], contenders: &[Contender]) -> Result<Option<i32>> {
         for (at, item) in items.iter().enumerate() {
             let title = format!("{} ({} of {})", item.name, at + 1, items.len());
-            let (entry, signal) = match self.one(item, contenders.to_vec(), title) {
+            let (entry, signal) = match self.one(item, at as u32, contenders.to_vec(), title) {
                 Ok(measured) => measured,
                 Err(error) => {
                     self.goes_wrong(&format!("{}: {error:#}", item.name));
@@ -423,9 +429,11 @@ impl Run<'_> {
         self.gone_wrong = true;
     }
 
+    /// One item, the `number`th.
     fn one(
         &mut self,
         item: &Item,
+        number: u32,
         contenders: Vec<Contender>,
         title: String,
     ) -> Result<(Entry, Option<i32>)> {
@@ -453,14 +461,16 @@ impl Run<'_> {
         // A workload says where its malloc lies and what time it took.
         comparison.notes_outputs = item.kind == Kind::Program;
         comparison.prepare = Some(&self.prepare);
+        comparison.turn = number;
         let (outcome, mut signal) = comparison.run(plan, command)?;
-        let operations = match item.tells_time {
-            true => {
-                launch::told(&rested.captured()?.0, "operations").and_then(|text| text.parse().ok())
-            }
-            false => None,
+        let told = match item.kind {
+            Kind::Workload => rested.captured()?.0,
+            Kind::Program => Vec::new(),
         };
-        let mut entry = Entry::of(item, &outcome, operations);
+        let count = |name: &str| launch::told(&told, name).and_then(|text| text.parse().ok());
+        let operations = count("operations").filter(|_| item.tells_time);
+        let revision = count("revision").unwrap_or(result::FIRST_REVISION);
+        let mut entry = Entry::of(item, &outcome, operations, revision);
         if let Some(valgrind) =
             self.instructions.as_ref().filter(|_| item.counts_instructions() && signal.is_none())
         {

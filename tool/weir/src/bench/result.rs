@@ -19,6 +19,8 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 pub const SCHEMA: u32 = 1;
+/// Of a workload that does not tell its revision.
+pub const FIRST_REVISION: u64 = 1;
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Document {
@@ -65,11 +67,22 @@ pub struct Entry {
     pub threads: Option<u32>,
     /// malloc and free, or realloc, in each run.
     pub operations: Option<u64>,
+    /// Of its work, where that has changed and name, sizes and operations have not; the first is left out.
+    #[serde(default = "first_revision", skip_serializing_if = "is_first_revision")]
+    pub revision: u64,
     /// Memory at the end was measured some time after the load; results of before do not say so.
     #[serde(default)]
     pub rested: bool,
     pub results: Vec<Run>,
     pub notes: Vec<String>,
+}
+
+fn first_revision() -> u64 {
+    FIRST_REVISION
+}
+
+fn is_first_revision(revision: &u64) -> bool {
+    *revision == FIRST_REVISION
 }
 
 /// What it came to under one allocator.
@@ -139,7 +152,7 @@ impl AllocatorEntry {
 }
 
 impl Entry {
-    pub fn of(item: &Item, outcome: &Outcome, operations: Option<u64>) -> Entry {
+    pub fn of(item: &Item, outcome: &Outcome, operations: Option<u64>, revision: u64) -> Entry {
         Entry {
             name: item.name.clone(),
             kind: match item.kind {
@@ -150,6 +163,7 @@ impl Entry {
             sizes: item.sizes.clone(),
             threads: item.threads,
             operations,
+            revision,
             rested: item.rests(),
             results: outcome.contenders.iter().map(Run::of).collect(),
             notes: outcome.notes.clone(),

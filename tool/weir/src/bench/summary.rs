@@ -107,6 +107,7 @@ pub fn losses(entries: &[Entry], measure: Measure) -> Vec<(&Entry, f64)> {
 
 #[cfg(test)]
 pub mod tests {
+    use super::super::result::FIRST_REVISION;
     use super::*;
 
     /// A workload with medians of time and of peak memory for each allocator.
@@ -128,6 +129,7 @@ pub mod tests {
             sizes: None,
             threads: Some(1),
             operations: Some(1000),
+            revision: FIRST_REVISION,
             rested: true,
             results: figures.iter().map(run).collect(),
             notes: Vec::new(),

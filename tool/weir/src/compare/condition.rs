@@ -22,6 +22,8 @@ pub struct Condition {
     /// The ratio that must not be exceeded: 1.03 for `+3%`.
     limit: f64,
     pub base: String,
+    /// `vs` was written: the base is not the default.
+    pub names_base: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -56,7 +58,8 @@ impl Condition {
         let Some(percent) = percent.filter(|percent| *percent > -100.0) else {
             return Err(fail(format!("'{}' is no number above -100", number.trim())));
         };
-        let base = match rest.trim() {
+        let rest = rest.trim();
+        let base = match rest {
             "" => SYSTEM.to_owned(),
             rest => match rest.strip_prefix("vs").map(str::trim).filter(|name| !name.is_empty()) {
                 Some(name) if rest[2..].starts_with(char::is_whitespace) => name.to_owned(),
@@ -64,7 +67,8 @@ impl Condition {
             },
         };
         let limit = 1.0 + percent / 100.0;
-        Ok(Condition { text: text.to_owned(), measure, or_equal, limit, base })
+        let (text, names_base) = (text.to_owned(), !rest.is_empty());
+        Ok(Condition { text, measure, or_equal, limit, base, names_base })
     }
 
     pub fn answer(&self, ratio: &Estimate) -> Answer {
@@ -96,6 +100,14 @@ mod tests {
         assert_eq!((condition.measure, condition.or_equal), (Measure::Peak, true));
         assert_eq!((condition.base.as_str(), condition.limit), ("jemalloc", 1.1));
         assert_eq!(Condition::parse("faults>-5.5%").expect("good").limit, 0.945);
+    }
+
+    #[test]
+    fn a_named_base_is_known_as_one() {
+        for text in ["time>3% vs system", "time>3%vs system", "time>3%\tvs\tsystem"] {
+            assert!(Condition::parse(text).expect("good").names_base, "{text}");
+        }
+        assert!(!Condition::parse("time>3% ").expect("good").names_base);
     }
 
     #[test]

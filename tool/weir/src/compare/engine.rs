@@ -40,6 +40,8 @@ pub struct Comparison<'a> {
     pub prepare: Option<&'a str>,
     /// For the warm-up and the rounds after so many: the same command, which does not rest before its end.
     pub hurried: Option<(u32, &'a Stage<'a>)>,
+    /// Comparisons that follow each other count it up, so that not always the same one begins.
+    pub turn: u32,
     pub expect_status: i32,
     pub ignore_failure: bool,
     /// How the first run that succeeded ended, and what it wrote: all others must do the same. Where
@@ -61,6 +63,7 @@ impl<'a> Comparison<'a> {
             show_output: false,
             prepare: None,
             hurried: None,
+            turn: 0,
             expect_status: 0,
             ignore_failure: false,
             reference: None,
@@ -106,7 +109,7 @@ impl<'a> Comparison<'a> {
     }
 
     fn round(&mut self, round: u32, all: u64) -> Result<()> {
-        for at in order(self.contenders.len(), round) {
+        for at in order(self.contenders.len(), round, self.turn) {
             if self.contenders[at].failure.is_some() {
                 continue;
             }
@@ -231,7 +234,8 @@ impl<'a> Comparison<'a> {
     /// Output that is always the same under the first allocator and not under another is worth a look.
     fn note_outputs(&mut self) {
         let first = self.contenders.iter().find(|contender| contender.failure.is_none());
-        let Some(((_, hash), first)) = self.reference.as_ref().zip(first) else { return };
+        let Some(first) = first else { return };
+        let Some(hash) = first.outputs.first() else { return };
         if self.same_output || first.outputs.iter().any(|output| output != hash) {
             return;
         }
@@ -253,13 +257,14 @@ impl<'a> Comparison<'a> {
 
 /// Who runs when, the same in each comparison. As many rounds as there are contenders make a Latin square: each
 /// stands once in each place. Within one, E. J. Williams's zigzag of 1949 changes who follows whom. The first
-/// begins with the listed order, which warm-ups have too; the next ones are of shuffled contenders.
-fn order(count: usize, round: u32) -> Vec<usize> {
+/// begins with the listed order, which warm-ups have too; the next ones are of shuffled contenders. A turn lets each
+/// square begin with another of its rows.
+fn order(count: usize, round: u32, turn: u32) -> Vec<usize> {
     if count == 0 {
         return Vec::new();
     }
     let index = round.saturating_sub(1) as usize;
-    let (square, row) = (index / count, index % count);
+    let (square, row) = (index / count, (index + turn as usize) % count);
     let zigzag = |place: usize| match place % 2 {
         0 => (count - place / 2) % count,
         _ => place / 2 + 1,
@@ -292,12 +297,12 @@ mod tests {
     #[test]
     fn everyone_stands_in_every_place_equally_often() {
         for count in 1..=13 {
-            assert_eq!(order(count, 0), (0..count).collect::<Vec<_>>(), "warm-up");
-            assert_eq!(order(count, 1), order(count, 0));
+            assert_eq!(order(count, 0, 0), (0..count).collect::<Vec<_>>(), "warm-up");
+            assert_eq!(order(count, 1, 0), order(count, 0, 0));
             let mut times = vec![vec![0; count]; count];
             for round in 1..=40 {
-                let now = order(count, round);
-                assert_eq!(now, order(count, round));
+                let now = order(count, round, 0);
+                assert_eq!(now, order(count, round, 0));
                 for (place, who) in now.into_iter().enumerate() {
                     times[who][place] += 1;
                 }
@@ -313,13 +318,36 @@ mod tests {
     fn everyone_follows_everyone() {
         for count in [2, 4, 6, 8] {
             for square in 0..3 {
-                let rounds = (1..=count).map(|row| order(count as usize, square * count + row));
+                let rounds = (1..=count).map(|row| order(count as usize, square * count + row, 0));
                 let pairs: std::collections::HashSet<(usize, usize)> = rounds
                     .flat_map(|o| o.windows(2).map(|w| (w[0], w[1])).collect::<Vec<_>>())
                     .collect();
                 assert_eq!(pairs.len() as u32, count * (count - 1), "{count}, square {square}");
             }
         }
-        assert_ne!(order(8, 1), order(8, 9), "squares differ");
+        assert_ne!(order(8, 1, 0), order(8, 9, 0), "squares differ");
+    }
+
+    #[test]
+    fn turns_change_who_stands_where() {
+        let rows = |count: usize, of: &dyn Fn(u32) -> Vec<usize>| {
+            (0..count as u32).map(of).collect::<std::collections::BTreeSet<_>>()
+        };
+        for count in 1..=13 {
+            let square = rows(count, &|row| order(count, 1 + row, 0));
+            assert_eq!(square.len(), count);
+            assert_eq!(
+                rows(count, &|turn| order(count, 1, turn)),
+                square,
+                "one round of each turn"
+            );
+            for turn in 0..20 {
+                assert_eq!(
+                    rows(count, &|row| order(count, 1 + row, turn)),
+                    square,
+                    "{count}, {turn}"
+                );
+            }
+        }
     }
 }

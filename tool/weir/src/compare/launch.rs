@@ -29,6 +29,8 @@ const GRACE: Duration = Duration::from_millis(200);
 const STDERR_BYTES: usize = 2048;
 /// `struct launcher_report`, which tool/native/launcher.h describes.
 const REPORT_BYTES: usize = 88;
+/// What the loader is to load before all else.
+pub const PRELOAD: &str = "LD_PRELOAD";
 
 /// What all runs have in common.
 pub struct Stage<'a> {
@@ -44,7 +46,8 @@ pub struct Stage<'a> {
     /// The command writes `time_s SECONDS` to stdout, which is its time, what else it does is not; and
     /// `resident_bytes BYTES`, its memory at the end.
     pub tells_time: bool,
-    /// Variables that the command does not get from the tool's own environment.
+    /// Variables that neither the command nor shell lines get from the tool's own environment. With LD_PRELOAD among
+    /// them, the allocator and the witness alone are preloaded.
     pub without: Vec<OsString>,
     launcher: PathBuf,
     witness_path: String,
@@ -218,10 +221,8 @@ impl<'a> Stage<'a> {
         let mut command = Command::new(&self.launcher);
         command.arg(writer.as_raw_fd().to_string()).arg(&self.file).args(&self.arguments);
         command.env_remove("WEIR_WIRE").env("WITNESS_FILE", &self.evidence_path);
-        command.env("LD_PRELOAD", self.preload(library));
-        self.without.iter().for_each(|name| {
-            command.env_remove(name);
-        });
+        self.clean(&mut command);
+        command.env(PRELOAD, self.preload(library));
         command.envs(environment.iter().map(|(name, value)| (name, value)));
         command.stdin(match &self.input {
             Some(path) => Stdio::from(
@@ -260,11 +261,18 @@ impl<'a> Stage<'a> {
             list.push(":");
         }
         list.push(&self.witness_path);
-        if let Some(before) = std::env::var_os("LD_PRELOAD").filter(|before| !before.is_empty()) {
+        let before = std::env::var_os(PRELOAD).filter(|before| !before.is_empty());
+        if let Some(before) = before.filter(|_| !self.without.iter().any(|name| name == PRELOAD)) {
             list.push(":");
             list.push(before);
         }
         list
+    }
+
+    fn clean(&self, command: &mut Command) {
+        self.without.iter().for_each(|name| {
+            command.env_remove(name);
+        });
     }
 
     /// The captured output of the last run.
@@ -282,6 +290,7 @@ impl<'a> Stage<'a> {
     pub fn shell(&self, line: &str) -> Command {
         let mut command = Command::new("/bin/sh");
         command.arg("-c").arg(line).stdin(Stdio::null());
+        self.clean(&mut command);
         self.signals.restore_in(&mut command);
         command
     }

@@ -9,7 +9,7 @@ mod common;
 use common::{Scratch, check_schema, compile, output, text, tool};
 use serde_json::Value;
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Output;
 
 /// The C library's malloc, with a rest in each call.
@@ -61,6 +61,30 @@ extern void* __libc_calloc(size_t count, size_t bytes);
 extern void* __libc_realloc(void* block, size_t bytes);
 __attribute__((constructor)) static void ask(void) {
     if (getenv("WEIR_OPTIONS") || getenv("GLIBC_TUNABLES")) _exit(9);
+}
+void* malloc(size_t bytes) { return __libc_malloc(bytes); }
+void free(void* block) { __libc_free(block); }
+void* calloc(size_t count, size_t bytes) { return __libc_calloc(count, bytes); }
+void* realloc(void* block, size_t bytes) { return __libc_realloc(block, bytes); }
+"#;
+
+/// The C library's malloc; writes its name and the command of each process that loads it to a file.
+const TELLS: &str = r#"
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+extern void* __libc_malloc(size_t bytes);
+extern void __libc_free(void* block);
+extern void* __libc_calloc(size_t count, size_t bytes);
+extern void* __libc_realloc(void* block, size_t bytes);
+__attribute__((constructor)) static void tell(int argc, char** argv) {
+    const char* path = getenv("TELLS_FILE");
+    FILE* file = path ? fopen(path, "a") : NULL;
+    if (!file) return;
+    fputs(NAME, file);
+    for (int i = 0; i < argc; i++) fprintf(file, " %s", argv[i]);
+    fputc('\n', file);
+    fclose(file);
 }
 void* malloc(size_t bytes) { return __libc_malloc(bytes); }
 void free(void* block) { __libc_free(block); }
@@ -324,8 +348,12 @@ fn wrong_usage_is_told() {
     let text_file = scratch.path("text");
     fs::write(&text_file, "no result").expect("write");
     let few_rests = ["--rests", "5", "--against", shown(&text_file), "--fail-if", "final>0%"];
-    let cases: [(&[&str], &str); 7] = [
+    let unlike = |condition| ["--against", shown(&text_file), "--fail-if", condition];
+    let (close, tabs) = (unlike("time>3%vs jemalloc"), unlike("time>3%\tvs\tsystem"));
+    let cases: [(&[&str], &str); 9] = [
         (&few_rests, "at least 6 --rests"),
+        (&close, "leave 'vs' out"),
+        (&tabs, "leave 'vs' out"),
         (&["--only", "nothing"], "no workload has that in its name"),
         (&["--fail-if", "time>+3%"], "--against"),
         (&["--against", shown(&text_file)], "no result of 'weir bench"),
@@ -398,6 +426,80 @@ fn options_of_allocators_are_left_out() {
     let kept: Value = serde_json::from_str(&kept).expect("JSON");
     let notes = kept["notes"].to_string();
     assert!(notes.contains("WEIR_OPTIONS") && notes.contains("GLIBC_TUNABLES"), "{notes}");
+}
+
+fn tells(scratch: &Scratch, name: &str) -> PathBuf {
+    let define = format!("-DNAME=\"{name}\"");
+    compile(scratch, name, TELLS, &["-shared", "-fPIC", "-O1", "-fno-builtin", &define])
+}
+
+#[test]
+fn what_is_preloaded_already_reaches_no_run() {
+    let scratch = Scratch::new();
+    let (json, log) = (scratch.path("preload.json"), scratch.path("log"));
+    let bench = |preload: &Path| {
+        tool(&["bench", "--quick", "--quiet", "--allocators", "system,weir"])
+            .args(SHORT)
+            .arg(format!("--json={}", shown(&json)))
+            .env("LD_PRELOAD", preload)
+            .env("TELLS_FILE", &log)
+            .output()
+            .expect("the tool starts")
+    };
+    let run = bench(&tells(&scratch, "inherited"));
+    let said = text(&run.stderr);
+    assert!(run.status.success(), "{said}");
+    assert!(said.lines().count() == 1 && said.contains("LD_PRELOAD is set"), "{said}");
+    let log = fs::read_to_string(&log).expect("the tool itself loads it");
+    assert!(log.contains(" bench "), "{log}");
+    // Neither the runs nor the shell line before each of them.
+    assert!(!log.contains("--scale") && !log.contains("--touch"), "{log}");
+    let kept = fs::read_to_string(&json).expect("kept");
+    let kept: Value = serde_json::from_str(&kept).expect("JSON");
+    assert!(kept["notes"].to_string().contains("LD_PRELOAD"), "{kept:#}");
+    let run = bench(Path::new(""));
+    assert!(run.status.success() && run.stderr.is_empty(), "{}", text(&run.stderr));
+}
+
+#[test]
+fn a_workload_tells_its_revision() {
+    let scratch = Scratch::new();
+    let says = r#"
+#include <unistd.h>
+__attribute__((constructor)) static void say(void) { (void)!write(1, "revision 7\n", 11); }
+"#;
+    let flags = ["-shared", "-fPIC", "-O1", "-fno-builtin", "-DNAME=\"says\""];
+    let says = compile(&scratch, "says", &format!("{TELLS}{says}"), &flags);
+    let with = format!("says={}", shown(&says));
+    for (name, revision) in [("says", Value::from(7)), ("system", Value::Null)] {
+        let only = ["--quick", "--only", "pair/16", "--with", &with, "--allocators", name];
+        let (run, json) = bench(&scratch, &only);
+        assert!(run.status.success(), "{}", text(&run.stderr));
+        assert_eq!(json["workloads"][0]["revision"], revision, "{json:#}");
+    }
+}
+
+#[test]
+fn workloads_take_turns_in_who_begins() {
+    let scratch = Scratch::new();
+    let log = scratch.path("log");
+    let (one, two) = (tells(&scratch, "one"), tells(&scratch, "two"));
+    let run = tool(&["bench", "--quick", "--quiet", "--only", "pair/16,pair/1m"])
+        .args(["--allocators", "one,two"])
+        .args(["--with", &format!("one={}", shown(&one))])
+        .args(["--with", &format!("two={}", shown(&two))])
+        .env("TELLS_FILE", &log)
+        .output()
+        .expect("the tool starts");
+    assert!(run.status.success(), "{}", text(&run.stderr));
+    let log = fs::read_to_string(&log).expect("runs load it");
+    let words = |line: &str| -> Vec<String> { line.split(' ').map(str::to_owned).collect() };
+    let runs: Vec<_> =
+        log.lines().map(words).map(|words| (words[2].clone(), words[0].clone())).collect();
+    assert_eq!(runs.len(), 4, "{log}");
+    assert!(runs[0].0 == runs[1].0 && runs[2].0 == runs[3].0 && runs[0].0 != runs[2].0, "{log}");
+    let who: Vec<&str> = runs.iter().map(|(_, name)| name.as_str()).collect();
+    assert_eq!(who, ["one", "two", "two", "one"], "{log}");
 }
 
 /// The earlier result can have no interval: its conditions are refused before any work. One item that cannot be run
