@@ -56,8 +56,8 @@ WEIR_FN void orphans_forget(void);
 /* In the child of a fork that interrupted this thread while it held heaps_lock: the lists may be half
  * changed. */
 WEIR_FN void orphans_interrupted(void);
-/* With heaps_lock, before anything is done that takes it again: if it was taken just now, that call has ended,
- * and the lists are whole. */
+/* With heaps_lock, before anything is done that takes it again: if it was taken just now, that call has
+ * ended, and the lists are whole. */
 WEIR_FN void orphans_settle(void);
 
 /* Slabs that were given up before they were full (SLICE_EARLY): whether one more may be; one is, or has not

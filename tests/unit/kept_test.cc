@@ -193,11 +193,11 @@ TEST(Kept, WhatWaitsInOutboxesWaitsForNoHeap) {
 TEST(Kept, WhatWaitsInOutboxesLeavesOrphansListed) {
     EXPECT_FINE(in_child([] {
         start();
-        const size_class& k = size_classes[class_of(256)];
+        const size_class& k = size_classes[class_of(64)];
         const unsigned each = k.capacity;
-        const unsigned enough = class_enough(&k);
+        const unsigned enough = class_enough(&k); // of a page's blocks a part, so that no visitor sorts them
         std::vector<void*> all;
-        for (unsigned i = 0; i <= 2 * each; i++) all.push_back(unit_alloc(256));
+        for (unsigned i = 0; i <= 2 * each; i++) all.push_back(unit_alloc(64));
         std::thread([&] {
             for (unsigned i = 0; i < enough; i++) unit_free(all[i]);
         }).join();
