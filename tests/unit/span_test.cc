@@ -487,13 +487,15 @@ TEST(Span, MetaMemoryIsResidentWhereItIsWritten) {
         struct slice* s = span_alloc(64, 1, &zeroed);
         memset(address(s), 0xff, bytes_of(64));
         span_free(s);
-        constexpr size_t pages = 32;
-        char* p = static_cast<char*>(span_meta_alloc(pages * 4096));
-        std::vector<unsigned char> there(pages + 1);
-        p = reinterpret_cast<char*>((reinterpret_cast<uintptr_t>(p) + 4095) & ~uintptr_t{4095});
-        p[4096] = 1;
-        ASSERT_EQ(mincore(p, (pages - 1) * 4096, there.data()), 0);
-        for (size_t i = 0; i + 1 < pages; i++) EXPECT_EQ(there[i] & 1, i == 1) << i;
+        constexpr size_t bytes = 8 * SLICE_BYTES;
+        const size_t page = os_page_bytes();
+        auto* p =
+            static_cast<char*>(span_meta_alloc(bytes)); // from the start of a slice, as there was none before
+        ASSERT_EQ(reinterpret_cast<uintptr_t>(p) % page, 0u);
+        p[page] = 1;
+        std::vector<unsigned char> there(bytes / page);
+        ASSERT_TRUE(os_resident_pages(p, bytes, there.data()));
+        for (size_t i = 0; i < there.size(); i++) EXPECT_EQ(there[i] & 1, i == 1) << i;
     }));
 }
 

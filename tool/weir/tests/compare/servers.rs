@@ -75,7 +75,7 @@ fn a_server_that_grows_in_a_copy_is_proven() {
         shown(&grown)
     );
     let ready = format!("test -e {}", shown(&grown));
-    let options = ["--only", "weir", "--rounds", "1", "--until", "sleep 0.3", "--settle", "0"];
+    let options = ["--only", "weir", "--rounds", "1", "--until", "sleep 1", "--settle", "0"];
     let (output, json) =
         compare(&[&options[..], &["--ready", &ready]].concat(), &["python3", "-c", &daemon]);
     assert_eq!(status(&output), 0, "{json:#}");
