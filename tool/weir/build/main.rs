@@ -6,6 +6,7 @@
 
 mod options_def;
 
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::{env, fs, process};
 
@@ -37,6 +38,8 @@ fn generate() -> Result<(), String> {
         println!("cargo::rustc-env={variable}={}", path.display());
     }
 
+    println!("cargo::rustc-env=WEIR_LIBRARY_FLAGS={}", library_flags(&library)?);
+
     let table = root.join("src/core/options.def");
     let options =
         options_def::parse(&read(&table)?).map_err(|why| format!("{}: {why}", table.display()))?;
@@ -67,6 +70,17 @@ fn library_path(root: &Path) -> Result<PathBuf, String> {
         return Err(format!("{} is not a shared library: {help}", path.display()));
     }
     path.canonicalize().map_err(|error| format!("{}: {error}", path.display()))
+}
+
+/// What the library was compiled with, as its build writes it; empty where the library lies elsewhere.
+fn library_flags(library: &Path) -> Result<String, String> {
+    let path = library.with_file_name("libweir.flags");
+    println!("cargo::rerun-if-changed={}", path.display());
+    match fs::read_to_string(&path) {
+        Ok(text) => Ok(text.split_whitespace().collect::<Vec<_>>().join(" ")),
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(String::new()),
+        Err(error) => Err(format!("cannot read {}: {error}", path.display())),
+    }
 }
 
 fn helper_path(library: &Path, name: &str) -> Result<PathBuf, String> {

@@ -20,6 +20,8 @@ use std::path::{Path, PathBuf};
 
 pub static LIBRARY: &[u8] = include_bytes!(env!("WEIR_LIBRARY_PATH"));
 pub const LIBRARY_VERSION: &str = env!("WEIR_LIBRARY_VERSION");
+/// What it was compiled with; empty where that is not known.
+pub const LIBRARY_FLAGS: &str = env!("WEIR_LIBRARY_FLAGS");
 pub const LIBRARY_NAME: &str = "libweir.so.1";
 /// The helpers of `weir compare`; tool/native/ says what they do.
 pub static WITNESS: &[u8] = include_bytes!(env!("WEIR_WITNESS_PATH"));

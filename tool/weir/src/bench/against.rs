@@ -6,6 +6,7 @@
 use super::result::{AllocatorEntry, Document, Entry, Run};
 use crate::compare::allocators::WEIR;
 use crate::compare::condition::{Answer, Condition};
+use crate::compare::machine::Machine;
 use crate::compare::measure::{MEASURES, Measure};
 use crate::compare::outcome::differs;
 use crate::compare::stats::{Estimate, Interval, VALUES_MIN};
@@ -38,9 +39,13 @@ pub struct Judged {
     pub met: Vec<String>,
     /// Workloads in which its median is, and the interval is not.
     pub uncertain: Vec<String>,
-    /// Workloads for which one of the results lacks weir's median or its interval, or whose work differs.
+    /// Workloads of which the earlier result tells nothing.
     #[serde(default)]
     pub not_judged: Vec<String>,
+    /// Chosen workloads of which the earlier result tells weir's median and interval, and which now are gone, lack
+    /// them, or do other work.
+    #[serde(default)]
+    pub lost: Vec<String>,
     /// In so many workloads it could be judged.
     #[serde(default)]
     pub judged: usize,
@@ -51,14 +56,22 @@ impl Against {
         self.conditions.iter().any(|judged| !judged.met.is_empty())
     }
 
-    /// Some condition could be judged nowhere: that it was not met says nothing.
+    /// Some condition could be judged nowhere, or not where it could before: that it was not met says nothing.
     pub fn says_nothing(&self) -> bool {
-        self.conditions.iter().any(|judged| judged.judged == 0)
+        self.conditions.iter().any(|judged| judged.judged == 0 || !judged.lost.is_empty())
     }
 }
 
 /// Why no condition can be judged against this result, whatever comes of the new one.
-pub fn cannot_judge(before: &Document, conditions: &[Condition]) -> Option<String> {
+pub fn cannot_judge(before: &Document, here: &Machine, conditions: &[Condition]) -> Option<String> {
+    let timed = conditions.iter().find(|one| matches!(one.measure, Measure::Time | Measure::Cpu));
+    if let Some(timed) = timed.filter(|_| here.has_other_processors(&before.machine)) {
+        return Some(format!(
+            "--fail-if '{}': the earlier result is of other processors, whose times do not compare ({}): keep one of this machine",
+            timed.text,
+            here.differences(&before.machine).join("; ")
+        ));
+    }
     let of_weir = |run: &Run| run.allocator == WEIR;
     let lacks =
         conditions.iter().find(|condition| !before.has_interval(condition.measure, of_weir))?;
@@ -106,7 +119,13 @@ fn comparable<'a>(before: &'a Document, now: &Document, entry: &Entry) -> Option
     same_name(before, now, entry).and_then(|(earlier, same)| same.then_some(earlier))
 }
 
-pub fn compare(before: &Document, now: &Document, conditions: &[Condition]) -> Against {
+/// `chosen`: the workloads that were to run.
+pub fn compare(
+    before: &Document,
+    now: &Document,
+    conditions: &[Condition],
+    chosen: &dyn Fn(&str) -> bool,
+) -> Against {
     let mut changes = Vec::new();
     for entry in &now.workloads {
         let Some(earlier) = comparable(before, now, entry) else { continue };
@@ -128,18 +147,30 @@ pub fn compare(before: &Document, now: &Document, conditions: &[Condition]) -> A
     changes.sort_by(|left, right| right.ratio.total_cmp(&left.ratio));
     Against {
         changes,
-        conditions: conditions.iter().map(|condition| judge(before, now, condition)).collect(),
-        not_in_both: not_in_both(before, now),
+        conditions: conditions.iter().map(|one| judge(before, now, one, chosen)).collect(),
+        not_in_both: not_in_both(before, now, chosen),
         notes: notes(before, now),
     }
 }
 
-fn judge(before: &Document, now: &Document, condition: &Condition) -> Judged {
+fn judge(
+    before: &Document,
+    now: &Document,
+    condition: &Condition,
+    chosen: &dyn Fn(&str) -> bool,
+) -> Judged {
+    let told = |name: &str| {
+        let earlier = before.workloads.iter().find(|earlier| earlier.name == name);
+        let run = earlier.and_then(|earlier| earlier.run(WEIR));
+        run.and_then(|run| run.estimate(condition.measure))
+            .is_some_and(|one| one.interval.is_some())
+    };
     let mut judged = Judged {
         condition: condition.text.clone(),
         met: Vec::new(),
         uncertain: Vec::new(),
         not_judged: Vec::new(),
+        lost: Vec::new(),
         judged: 0,
     };
     for entry in &now.workloads {
@@ -147,7 +178,8 @@ fn judge(before: &Document, now: &Document, condition: &Condition) -> Judged {
         let pair = earlier.and_then(|earlier| earlier.run(WEIR)).zip(entry.run(WEIR));
         let ratio = pair.and_then(|(earlier, run)| ratio(earlier, run, condition.measure));
         let Some(ratio) = ratio.filter(|ratio| ratio.interval.is_some()) else {
-            judged.not_judged.push(entry.name.clone());
+            let list = if told(&entry.name) { &mut judged.lost } else { &mut judged.not_judged };
+            list.push(entry.name.clone());
             continue;
         };
         judged.judged += 1;
@@ -157,26 +189,28 @@ fn judge(before: &Document, now: &Document, condition: &Condition) -> Judged {
             Answer::NotMet => {}
         }
     }
+    let gone = before.workloads.iter().map(|earlier| &earlier.name);
+    let gone = gone.filter(|name| chosen(name) && told(name) && !now.has_workload(name));
+    judged.lost.extend(gone.cloned());
     judged
 }
 
-fn not_in_both(before: &Document, now: &Document) -> Vec<String> {
-    let lacks = |document: &Document, name: &str| {
-        !document.workloads.iter().any(|entry| entry.name == name)
-    };
-    let new = now.workloads.iter().filter(|entry| lacks(before, &entry.name));
-    let gone = before.workloads.iter().filter(|entry| lacks(now, &entry.name));
+fn not_in_both(before: &Document, now: &Document, chosen: &dyn Fn(&str) -> bool) -> Vec<String> {
+    let new = now.workloads.iter().filter(|entry| !before.has_workload(&entry.name));
+    let gone = before.workloads.iter().filter(|entry| !now.has_workload(&entry.name));
+    let gone = gone.filter(|entry| chosen(&entry.name));
     new.chain(gone).map(|entry| entry.name.clone()).collect()
 }
 
 /// Why figures may differ without a change of an allocator.
 fn notes(before: &Document, now: &Document) -> Vec<String> {
     let mut notes = Vec::new();
-    if before.machine != now.machine {
-        notes.push(
-            "the earlier result is of another machine, kernel or system: times do not compare"
-                .to_owned(),
-        );
+    let differences = now.machine.differences(&before.machine);
+    if !differences.is_empty() {
+        notes.push(format!(
+            "the earlier result is of another machine, kernel or system: times do not compare ({})",
+            differences.join("; ")
+        ));
     }
     if before.quick || now.quick {
         notes.push("a quick result has no intervals, so that no change can be told".to_owned());
@@ -226,7 +260,6 @@ mod tests {
     use super::super::result::SCHEMA;
     use super::super::summary::tests::{distinct, entry};
     use super::*;
-    use crate::compare::machine::Machine;
 
     fn document(times: &[(&str, f64)]) -> Document {
         let workload =
@@ -248,9 +281,13 @@ mod tests {
         }
     }
 
+    fn compared(before: &Document, now: &Document, conditions: &[Condition]) -> Against {
+        compare(before, now, conditions, &|_| true)
+    }
+
     fn judged(before: f64, now: f64, condition: &str) -> Against {
         let condition = Condition::parse(condition).expect("a condition");
-        compare(&document(&[("a", before)]), &document(&[("a", now)]), &[condition])
+        compared(&document(&[("a", before)]), &document(&[("a", now)]), &[condition])
     }
 
     #[test]
@@ -287,7 +324,7 @@ mod tests {
             for condition in MEASURES {
                 let text = format!("{}>+3%", condition.name());
                 let condition = [Condition::parse(&text).expect("a condition")];
-                let against = compare(&grown("none"), &grown(measure.name()), &condition);
+                let against = compared(&grown("none"), &grown(measure.name()), &condition);
                 assert_eq!(against.met(), condition[0].measure == measure, "{text}");
                 let changed: Vec<_> = against.changes.iter().map(|one| &one.measure).collect();
                 assert_eq!(changed, [measure.name()]);
@@ -299,15 +336,52 @@ mod tests {
     fn what_could_not_be_judged_is_no_success() {
         let condition = [Condition::parse("time>+3%").expect("a condition")];
         let now = document(&[("a", 1.0), ("b", 1.0)]);
-        let some = compare(&document(&[("a", 1.0)]), &now, &condition);
+        let some = compared(&document(&[("a", 1.0)]), &now, &condition);
         assert_eq!((some.conditions[0].judged, some.says_nothing()), (1, false));
         assert_eq!(some.conditions[0].not_judged, ["b"]);
         let mut bare = document(&[("a", 0.01)]);
-        assert_eq!(cannot_judge(&bare, &condition), None);
+        assert_eq!(cannot_judge(&bare, &bare.machine, &condition), None);
         bare.workloads[0].results.iter_mut().for_each(|run| run.interval.clear());
-        assert!(compare(&bare, &now, &condition).says_nothing());
-        assert!(cannot_judge(&bare, &condition).expect("why").contains("weir's time"));
-        assert!(cannot_judge(&document(&[]), &condition).is_some());
+        assert!(compared(&bare, &now, &condition).says_nothing());
+        assert!(
+            cannot_judge(&bare, &bare.machine, &condition).expect("why").contains("weir's time")
+        );
+        assert!(cannot_judge(&document(&[]), &bare.machine, &condition).is_some());
+
+        // What could be judged before, and cannot now: gone, without figures, or no base to compare with.
+        let alone = compare(&now, &document(&[("a", 1.0)]), &condition, &|_| true);
+        assert_eq!((alone.conditions[0].judged, alone.says_nothing()), (1, true));
+        assert_eq!(
+            (&alone.conditions[0].lost[..], &alone.not_in_both[..]),
+            (&["b".to_owned()][..], &["b".to_owned()][..])
+        );
+        let chosen = compare(&now, &document(&[("a", 1.0)]), &condition, &|name| name == "a");
+        assert!(!chosen.says_nothing() && chosen.not_in_both.is_empty());
+        let mut failed = document(&[("a", 1.0), ("b", 1.0)]);
+        failed.workloads[1].results[1].failure = Some("killed".to_owned());
+        assert_eq!(compared(&now, &failed, &condition).conditions[0].lost, ["b"]);
+        assert!(!compared(&failed, &now, &condition).says_nothing());
+        let from_nothing = compared(&document(&[("a", 0.0), ("b", 1.0)]), &now, &condition);
+        assert_eq!(
+            (&from_nothing.conditions[0].lost[..], from_nothing.says_nothing()),
+            (&["a".to_owned()][..], true)
+        );
+    }
+
+    #[test]
+    fn times_of_other_processors_are_not_judged() {
+        let mut before = document(&[("a", 1.0)]);
+        let here = before.machine.clone();
+        let cannot = |before: &Document, text: &str| {
+            cannot_judge(before, &here, &[Condition::parse(text).expect("a condition")])
+        };
+        before.machine.kernel = "another".to_owned();
+        assert_eq!(cannot(&before, "time>+3%"), None);
+        before.machine.processors += 1;
+        assert!(cannot(&before, "time>+3%").expect("why").contains("other processors"));
+        let peak = &mut before.workloads[0].results[1];
+        peak.interval.insert("peak".to_owned(), (1e6, 1e6));
+        assert_eq!(cannot(&before, "peak>+3%"), None);
     }
 
     #[test]
@@ -318,7 +392,7 @@ mod tests {
             let mut now = document(&[("a", 2.0), ("b", 1.0)]);
             now.quick = quick;
             change(&mut now.workloads[0]);
-            compare(&before, &now, &condition)
+            compared(&before, &now, &condition)
         };
         let changes: [fn(&mut Entry); 3] = [
             |entry| entry.operations = Some(1001),
@@ -328,8 +402,13 @@ mod tests {
         for change in changes {
             let against = against(false, change);
             assert_eq!((against.met(), against.conditions[0].judged), (false, 1));
-            assert_eq!(against.conditions[0].not_judged, ["a"]);
-            assert!(against.changes.is_empty() && against.not_in_both.is_empty(), "{against:?}");
+            assert_eq!(against.conditions[0].lost, ["a"]);
+            assert!(
+                against.says_nothing()
+                    && against.changes.is_empty()
+                    && against.not_in_both.is_empty(),
+                "{against:?}"
+            );
             let notes = &against.notes;
             assert!(notes.len() == 1 && notes[0].starts_with("the work differs"), "{notes:?}");
             assert!(notes[0].ends_with(": a"), "{notes:?}");
@@ -343,7 +422,7 @@ mod tests {
             one.workloads[0].sizes = Some(sizes.to_owned());
             one
         };
-        assert!(compare(&sized("16-64"), &sized("16-1024"), &condition).says_nothing());
+        assert!(compared(&sized("16-64"), &sized("16-1024"), &condition).says_nothing());
     }
 
     #[test]
@@ -383,13 +462,13 @@ mod tests {
             let (mut earlier, mut later) = (document(&[]), document(&[]));
             earlier.allocators.push(before.clone());
             later.allocators.push(now);
-            assert_eq!(compare(&earlier, &later, &[]).notes, wanted);
+            assert_eq!(compared(&earlier, &later, &[]).notes, wanted);
         }
     }
 
     #[test]
     fn what_one_does_not_have_is_named() {
-        let against = compare(
+        let against = compared(
             &document(&[("a", 1.0), ("b", 1.0)]),
             &document(&[("a", 1.0), ("c", 1.0)]),
             &[],
@@ -397,6 +476,6 @@ mod tests {
         assert_eq!(against.not_in_both, ["c", "b"]);
         let mut elsewhere = document(&[]);
         elsewhere.machine.processor = "another".to_owned();
-        assert!(compare(&elsewhere, &document(&[]), &[]).notes[0].contains("another machine"));
+        assert!(compared(&elsewhere, &document(&[]), &[]).notes[0].contains("another machine"));
     }
 }

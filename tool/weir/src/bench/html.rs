@@ -6,15 +6,13 @@
 use super::plot;
 use super::result::{Document, Entry};
 use super::summary::{self, Summary, Worst};
-use super::text::{nanoseconds, spread, times, title, verdicts};
+use super::text::{RANKED, nanoseconds, of_its_own, spread, times, title, verdicts};
 use crate::compare::allocators::WEIR;
+use crate::compare::machine::Machine;
 use crate::compare::measure::Measure;
 use crate::units;
 use anyhow::Result;
 use std::fmt::Write;
-
-/// The measures in which allocators are ranked.
-const RANKED: [Measure; 3] = [Measure::Time, Measure::Peak, Measure::Final];
 
 const STYLE: &str = "body{font:15px/1.45 sans-serif;max-width:1100px;margin:2em auto;padding:0 1em;color:#111;background:#fff}\
 table{border-collapse:collapse;margin:.6em 0 1.6em;font-variant-numeric:tabular-nums}\
@@ -47,6 +45,7 @@ pub fn page(document: &Document) -> Result<String> {
     for measure in RANKED {
         let _ = writeln!(out, "<h3>{}, ratio to the best peer</h3>", capital(title(measure)));
         let _ = writeln!(out, "<figure>{}</figure>", plot::strips(&document.workloads, measure)?);
+        out.push_str("<p class=\"note\">A triangle points to a ratio beyond the scale; the table has it.</p>\n");
         out.push_str(&ratios(document, measure));
     }
     out.push_str("<h2>Figures</h2>\n");
@@ -93,12 +92,13 @@ fn head(names: &[&str]) -> Vec<String> {
 fn about(document: &Document) -> String {
     let machine = &document.machine;
     let mut out = format!(
-        "<p>{}, {} processors, {}; Linux {}, {}. weir {}, tool {}.</p>\n",
+        "<p>{}, {} processors, {}; Linux {}, {}. {}weir {}, tool {}.</p>\n",
         escaped(&machine.processor),
         machine.processors,
         units::bytes(machine.memory_bytes),
         escaped(&machine.kernel),
         escaped(&machine.system),
+        escaped(&details(machine)),
         escaped(&document.library_version),
         escaped(&document.tool_version),
     );
@@ -132,6 +132,22 @@ fn about(document: &Document) -> String {
     out
 }
 
+/// What else its times depend on, as far as it is known.
+fn details(machine: &Machine) -> String {
+    let word = |what: &str, value: &Option<String>| {
+        value.as_ref().map_or_else(String::new, |value| format!("{what}{value}. "))
+    };
+    let kind = if machine.virtual_machine == Some(true) { "A virtual machine. " } else { "" };
+    [
+        word("", &machine.model),
+        word("Caches ", &machine.caches),
+        word("Huge pages: ", &machine.huge_pages),
+        word("Governor: ", &machine.governor),
+        kind.to_owned(),
+    ]
+    .concat()
+}
+
 fn worst(worst: Option<&Worst>) -> String {
     worst.map_or_else(
         || "-".to_owned(),
@@ -144,6 +160,7 @@ fn means(summary: &[Summary]) -> String {
         "allocator",
         "workloads",
         "time",
+        "CPU",
         "peak",
         "peak, 20 MiB and more",
         "at end",
@@ -156,6 +173,7 @@ fn means(summary: &[Summary]) -> String {
             escaped(&one.allocator),
             one.workloads.to_string(),
             times(one.time),
+            times(one.cpu),
             times(one.peak),
             times(one.peak_large),
             times(one.last),
@@ -275,6 +293,10 @@ fn figures(entry: &Entry) -> String {
                 writeln!(out, "<p>{}: left out: {}</p>", escaped(&run.allocator), escaped(failure));
             continue;
         }
+        if let Some(library) = &run.brought {
+            let (name, why) = (escaped(&run.allocator), escaped(&of_its_own(library)));
+            let _ = writeln!(out, "<p>{name}: in no mean and no ratio: {why}</p>");
+        }
         let show = |measure: Measure| {
             run.median(measure).map_or_else(|| "-".to_owned(), |value| measure.show(value))
         };
@@ -332,7 +354,7 @@ mod tests {
         );
         assert_eq!(
             cells(&means(&summary(&[entry]))),
-            "allocator|workloads|time|peak|peak, 20 MiB and more|at end|worst time|worst peak|worst end|system|1|1.00|1.00|1.00|2.00|1.00 shape/one|1.00 shape/one|2.00 shape/one|weir|1|1.50|0.75|0.75|0.50|1.50 shape/one|0.75 shape/one|0.50 shape/one|other|1|2.00|1.25|1.25|1.00|2.00 shape/one|1.25 shape/one|1.00 shape/one"
+            "allocator|workloads|time|CPU|peak|peak, 20 MiB and more|at end|worst time|worst peak|worst end|system|1|1.00|1.00|1.00|1.00|2.00|1.00 shape/one|1.00 shape/one|2.00 shape/one|weir|1|1.50|3.00|0.75|0.75|0.50|1.50 shape/one|0.75 shape/one|0.50 shape/one|other|1|2.00|2.00|1.25|1.25|1.00|2.00 shape/one|1.25 shape/one|1.00 shape/one"
         );
     }
 }

@@ -18,7 +18,7 @@ use crate::compare::allocators::{self, Choice, WEIR};
 use crate::compare::condition::Condition;
 use crate::compare::engine::{Comparison, Plan};
 use crate::compare::launch::{self, Interrupted, Stage};
-use crate::compare::machine::{self, Machine};
+use crate::compare::machine::{self, Machine, Ticks};
 use crate::compare::measure::Measure;
 use crate::compare::outcome::Contender;
 use crate::compare::progress::Progress;
@@ -104,9 +104,9 @@ pub struct Args {
 
 pub fn bench(args: &Args) -> Result<End> {
     let conditions = conditions(args)?;
-    let before = args.against.as_deref().map(result::read).transpose()?;
-    if let Some(why) = before.as_ref().and_then(|before| against::cannot_judge(before, &conditions))
-    {
+    let before = args.against.as_deref().map(|path| result::read(path, "--against")).transpose()?;
+    let cannot = |before| against::cannot_judge(before, &Machine::this(), &conditions);
+    if let Some(why) = before.as_ref().and_then(cannot) {
         return Err(Exit::error(USAGE, why));
     }
     let signals = Signals::take(&TAKEN)
@@ -124,7 +124,7 @@ pub fn bench(args: &Args) -> Result<End> {
     let (items, missing) = selected(items, missing, &args.only)?;
     let instructions = args.instructions.then(instructions::valgrind).transpose()?;
     let contenders = contenders(args, &mut place)?;
-    let outputs = Outputs::open(args, &contenders)?;
+    let outputs = Outputs::open(args, &contenders, &items)?;
     if !conditions.is_empty() && !contenders.iter().any(|one| one.allocator.name == WEIR) {
         let why = "--fail-if judges weir, which --allocators or --without leaves out".to_owned();
         return Err(Exit::error(USAGE, why));
@@ -146,13 +146,18 @@ pub fn bench(args: &Args) -> Result<End> {
         let note = format!("left out of the environment: {}", names.join(", "));
         run.document.notes.push(note);
     }
+    let ticks = Ticks::now();
     let ended = run.all(&items, &contenders);
     let gone_wrong = run.gone_wrong;
     let mut document = run.document;
     document.interrupted = !matches!(ended, Ok(None));
     document.summary = summary::summary(&document.workloads);
+    let stolen = ticks.zip(Ticks::now()).and_then(|(before, now)| now.stolen_since(&before));
+    document.notes.extend(stolen.into_iter().chain(wide(&document.workloads)));
     if let Some(before) = &before {
-        document.against = Some(against::compare(before, &document, &conditions));
+        document.against = Some(against::compare(before, &document, &conditions, &|name| {
+            is_chosen(&args.only, name)
+        }));
     }
     let part = gone_wrong
         || document.interrupted
@@ -209,6 +214,21 @@ fn conditions(args: &Args) -> Result<Vec<Condition>> {
     Ok(conditions)
 }
 
+fn is_chosen(patterns: &[String], name: &str) -> bool {
+    patterns.is_empty() || patterns.iter().any(|pattern| name.contains(pattern))
+}
+
+/// A warning where times vary so much that one workload says little.
+fn wide(entries: &[Entry]) -> Option<String> {
+    const TOLD_PERCENT: f64 = 10.0;
+    let of_weir = entries.iter().filter_map(|entry| entry.run(WEIR));
+    let spreads: Vec<f64> = of_weir.filter_map(|run| text::spread(run, Measure::Time)).collect();
+    let median = stats::estimate(&spreads)?.median;
+    (median > TOLD_PERCENT).then(|| {
+        format!("times vary: of half of the workloads weir's interval is wider than {median:.0} % to each side, and a single one says little")
+    })
+}
+
 /// What the patterns choose; all of it without one.
 fn selected(
     mut items: Vec<Item>,
@@ -225,10 +245,8 @@ fn selected(
             return Err(Exit::error(USAGE, why));
         }
     }
-    let wanted =
-        |name: &str| patterns.is_empty() || patterns.iter().any(|pattern| name.contains(pattern));
-    items.retain(|item| wanted(&item.name));
-    missing.retain(|program| wanted(&program.name));
+    items.retain(|item| is_chosen(patterns, &item.name));
+    missing.retain(|program| is_chosen(patterns, &program.name));
     Ok((items, missing))
 }
 
@@ -302,7 +320,13 @@ fn kept(name: &str, part: &str) -> PathBuf {
     Path::new(RESULTS).join(format!("{name}{part}.json"))
 }
 
-fn cannot_save(args: &Args, contenders: &[Contender], name: &str) -> Option<String> {
+fn cannot_save(
+    args: &Args,
+    contenders: &[Contender],
+    items: &[Item],
+    name: &str,
+) -> Option<String> {
+    const ELSEWHERE: &str = "--json=FILE writes elsewhere";
     if name.contains('/') || name.is_empty() {
         return Some("a name, not a path: --json=FILE writes elsewhere".to_owned());
     }
@@ -313,27 +337,35 @@ fn cannot_save(args: &Args, contenders: &[Contender], name: &str) -> Option<Stri
     let least = stats::VALUES_MIN;
     if args.quick || !args.only.is_empty() || (args.rounds as usize) < least {
         let why = format!(
-            "there is a result that less than all workloads in {least} rounds would replace: --json=FILE writes elsewhere"
+            "there is a result that less than all workloads in {least} rounds would replace: {ELSEWHERE}"
         );
         return Some(why);
     }
-    let before = result::read(&kept).ok()?;
+    let before = match result::read(&kept, "it would replace") {
+        Ok(before) => before,
+        Err(why) => return Some(format!("{why}: {ELSEWHERE}")),
+    };
+    if Machine::this().has_other_processors(&before.machine) {
+        let differences = Machine::this().differences(&before.machine).join("; ");
+        return Some(format!(
+            "there is a result of another machine ({differences}): take another name"
+        ));
+    }
     if args.rests.is_some_and(|rests| (rests as usize) < least)
         && before.has_interval(Measure::Final, |_| true)
     {
         let why = format!(
-            "there is a result with confidence intervals of memory at the end, which less than {least} --rests have not: --json=FILE writes elsewhere"
+            "there is a result with confidence intervals of memory at the end, which less than {least} --rests have not: {ELSEWHERE}"
         );
         return Some(why);
     }
     let here = |name: &String| contenders.iter().any(|one| one.allocator.name == *name);
-    let lacking: Vec<String> =
-        before.allocators.into_iter().map(|one| one.name).filter(|name| !here(name)).collect();
+    let runs = |name: &String| items.iter().any(|item| item.name == *name);
+    let allocators = before.allocators.into_iter().map(|one| one.name).filter(|name| !here(name));
+    let workloads = before.workloads.into_iter().map(|one| one.name).filter(|name| !runs(name));
+    let lacking: Vec<String> = allocators.chain(workloads).collect();
     (!lacking.is_empty()).then(|| {
-        format!(
-            "there is a result with {}, which this run lacks: --json=FILE writes elsewhere",
-            lacking.join(", ")
-        )
+        format!("there is a result with {}, which this run lacks: {ELSEWHERE}", lacking.join(", "))
     })
 }
 
@@ -346,9 +378,9 @@ struct Outputs<'a> {
 }
 
 impl Outputs<'_> {
-    fn open<'a>(args: &'a Args, contenders: &[Contender]) -> Result<Outputs<'a>> {
+    fn open<'a>(args: &'a Args, contenders: &[Contender], items: &[Item]) -> Result<Outputs<'a>> {
         let saved = args.save.as_deref().map(|name| {
-            if let Some(why) = cannot_save(args, contenders, name) {
+            if let Some(why) = cannot_save(args, contenders, items, name) {
                 return Err(Exit::error(USAGE, format!("--save '{name}': {why}")));
             }
             Output::new(&kept(name, ""))

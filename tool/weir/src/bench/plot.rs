@@ -21,7 +21,7 @@ const LEGEND_COLUMNS: i32 = 5;
 const LEGEND_WIDTH: i32 = 160;
 const LEGEND_HEIGHT: i32 = 18;
 const NAME_WIDTH: i32 = 190;
-/// A ratio beyond is drawn at the edge.
+/// A ratio beyond is drawn at the edge, as a triangle.
 const RATIO_MIN: f64 = 0.5;
 const RATIO_MAX: f64 = 8.0;
 const RATIOS: [f64; 5] = [0.5, 1.0, 2.0, 4.0, 8.0];
@@ -113,7 +113,11 @@ pub fn strips(entries: &[Entry], measure: Measure) -> Result<String> {
             for (at, run) in runs {
                 let Some(ratio) = summary::ratio(entry, run, measure) else { continue };
                 let radius = if run.allocator == WEIR { 5 } else { 3 };
-                dot(area, (place(ratio), y), radius, &run.allocator, at)?;
+                match (ratio < RATIO_MIN, ratio > RATIO_MAX) {
+                    (true, _) => beyond(area, (place(ratio), y), -radius, &run.allocator, at)?,
+                    (_, true) => beyond(area, (place(ratio), y), radius, &run.allocator, at)?,
+                    _ => dot(area, (place(ratio), y), radius, &run.allocator, at)?,
+                }
             }
         }
         Ok(())
@@ -161,6 +165,19 @@ fn dot(area: &Area, at: (i32, i32), radius: i32, name: &str, place: usize) -> Dr
     Ok(())
 }
 
+/// Points to where the ratio would lie: to the left where `reach` is negative.
+fn beyond(area: &Area, at: (i32, i32), reach: i32, name: &str, place: usize) -> DrawResult {
+    let ((x, y), half) = (at, reach.abs());
+    let corners = vec![(x + reach * 2, y), (x, y - half), (x, y + half), (x + reach * 2, y)];
+    let colour = colour(name, place);
+    if is_ring(place) {
+        area.draw(&PathElement::new(corners, colour.stroke_width(2)))?;
+    } else {
+        area.draw(&Polygon::new(corners, colour.filled()))?;
+    }
+    Ok(())
+}
+
 fn is_ring(place: usize) -> bool {
     place >= COLOURS.len() - 1
 }
@@ -185,5 +202,10 @@ mod tests {
         assert!(svg.contains("system") && svg.contains("weir"));
         assert!(corner(&[]).is_ok() && strips(&[], Measure::Time).is_ok());
         assert_eq!(place(100.0), place(RATIO_MAX));
+        let triangles = |time: f64| {
+            let one = [entry("one", &[("system", 1.0, 1e6), ("weir", time, 1e6)])];
+            strips(&one, Measure::Time).expect("a plot").matches("<polygon").count()
+        };
+        assert_eq!([0.4, 0.6, 7.0, 9.0].map(triangles), [1, 0, 0, 1]);
     }
 }

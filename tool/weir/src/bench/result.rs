@@ -7,7 +7,7 @@
 use super::against::Against;
 use super::item::{Item, Kind};
 use super::summary::Summary;
-use crate::compare::allocators::Allocator;
+use crate::compare::allocators::{Allocator, SYSTEM};
 use crate::compare::machine::Machine;
 use crate::compare::measure::{MEASURES, Measure};
 use crate::compare::outcome::{Contender, Outcome};
@@ -92,6 +92,10 @@ pub struct Run {
     pub proven: bool,
     pub evidence: String,
     pub failure: Option<String>,
+    /// Of `system`: the allocator that the program brings, which served it. It is not the C library's then, and no
+    /// figure of it counts.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub brought: Option<String>,
     pub rounds: usize,
     /// Those of them that memory at the end and CPU time are of; results of before do not say so.
     #[serde(default)]
@@ -117,6 +121,10 @@ impl Document {
             .any(|run| run.estimate(measure).is_some_and(|estimate| estimate.interval.is_some()))
     }
 
+    pub fn has_workload(&self, name: &str) -> bool {
+        self.workloads.iter().any(|entry| entry.name == name)
+    }
+
     pub fn json(&self) -> serde_json::Result<String> {
         let mut text = serde_json::to_string_pretty(self)?;
         text.push('\n');
@@ -124,9 +132,22 @@ impl Document {
     }
 }
 
-/// A result that was kept.
-pub fn read(path: &Path) -> Result<Document> {
-    let refuse = |why: String| Exit::error(USAGE, format!("--against {}: {why}", path.display()));
+/// The library that served a program run as it is, where that is not the C library: of its largest process.
+fn brought(contender: &Contender) -> Option<String> {
+    if contender.name() != SYSTEM {
+        return None;
+    }
+    let served = contender.median_round()?.executables.iter().filter(|one| one.target.is_some());
+    let target = served.max_by_key(|one| one.peak_bytes)?.target.as_deref()?;
+    let file = target.rsplit('/').next().unwrap_or(target);
+    let is_libc =
+        ["libc.so", "libc-", "libc.musl", "ld-"].iter().any(|begin| file.starts_with(begin));
+    (!is_libc).then(|| file.to_owned())
+}
+
+/// A result that was kept; `option` names it.
+pub fn read(path: &Path, option: &str) -> Result<Document> {
+    let refuse = |why: String| Exit::error(USAGE, format!("{option} {}: {why}", path.display()));
     let text = std::fs::read_to_string(path)
         .map_err(|error| refuse(format!("cannot read it: {error}")))?;
     let document: Document = serde_json::from_str(&text)
@@ -182,6 +203,7 @@ impl Run {
             proven: contender.proven,
             evidence: contender.evidence.clone(),
             failure: contender.failure.clone(),
+            brought: brought(contender),
             rounds: contender.rounds.len(),
             rounds_rested: contender.values(Measure::Final).len(),
             notes: contender.notes.clone(),
@@ -198,7 +220,7 @@ impl Run {
     }
 
     pub fn counts(&self) -> bool {
-        self.failure.is_none() && self.rounds > 0
+        self.failure.is_none() && self.brought.is_none() && self.rounds > 0
     }
 
     pub fn median(&self, measure: Measure) -> Option<f64> {

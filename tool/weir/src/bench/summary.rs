@@ -20,6 +20,9 @@ pub struct Summary {
     /// Workloads with figures, of all.
     pub workloads: usize,
     pub time: Option<f64>,
+    /// Results of before lack it.
+    #[serde(default)]
+    pub cpu: Option<f64>,
     pub peak: Option<f64>,
     /// Over workloads whose best peer has a peak of 20 MiB and more.
     pub peak_large: Option<f64>,
@@ -76,6 +79,7 @@ fn of(entries: &[Entry], allocator: String) -> Summary {
     Summary {
         workloads: time.len(),
         time: mean(&time),
+        cpu: mean(&ratios(Measure::Cpu, &|_| true)),
         peak: mean(&peak),
         peak_large: mean(&large),
         last: mean(&last),

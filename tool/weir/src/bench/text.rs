@@ -15,6 +15,8 @@ use std::fmt::Write;
 
 /// Of a list of losses or changes, so many are shown; the JSON and the page have all.
 const SHOWN_MAX: usize = 15;
+/// The measures in which allocators are ranked.
+pub const RANKED: [Measure; 4] = [Measure::Time, Measure::Cpu, Measure::Peak, Measure::Final];
 
 pub fn listing(items: &[Item], missing: &[Missing]) -> String {
     let mut rows = vec![["name", "threads", "sizes", "shape"].map(str::to_owned).to_vec()];
@@ -104,6 +106,9 @@ pub fn workload(entry: &Entry) -> String {
         if let Some(failure) = &run.failure {
             let _ = writeln!(out, "{}: LEFT OUT: {failure}", run.allocator);
         }
+        if let Some(library) = &run.brought {
+            let _ = writeln!(out, "{}: LEFT OUT: {}", run.allocator, of_its_own(library));
+        }
         for note in &run.notes {
             let _ = writeln!(out, "{}: note: {note}", run.allocator);
         }
@@ -113,6 +118,10 @@ pub fn workload(entry: &Entry) -> String {
     }
     out.push('\n');
     out
+}
+
+pub fn of_its_own(library: &str) -> String {
+    format!("the program brings an allocator of its own, {library}")
 }
 
 /// What follows the tables of the workloads.
@@ -140,14 +149,24 @@ fn worst(worst: Option<&Worst>) -> String {
 }
 
 fn means(summary: &[Summary]) -> String {
-    let heads =
-        ["to the best peer", "of", "time", "peak", "20 MiB+", "at end", "worst time", "worst peak"];
+    let heads = [
+        "to the best peer",
+        "of",
+        "time",
+        "CPU",
+        "peak",
+        "20 MiB+",
+        "at end",
+        "worst time",
+        "worst peak",
+    ];
     let mut rows = vec![heads.map(str::to_owned).to_vec()];
     for one in summary {
         rows.push(vec![
             one.allocator.clone(),
             one.workloads.to_string(),
             times(one.time),
+            times(one.cpu),
             times(one.peak),
             times(one.peak_large),
             times(one.last),
@@ -163,7 +182,7 @@ fn means(summary: &[Summary]) -> String {
 
 fn losses(document: &Document) -> String {
     let mut out = String::new();
-    for measure in [Measure::Time, Measure::Peak, Measure::Final] {
+    for measure in RANKED {
         let losses = summary::losses(&document.workloads, measure);
         if losses.is_empty() {
             continue;
@@ -250,6 +269,11 @@ pub fn verdicts(against: &Against) -> Vec<String> {
             let names = judged.not_judged.join(", ");
             lines.push(format!("--fail-if '{}': not judged in {names}", judged.condition));
         }
+        if !judged.lost.is_empty() {
+            let names = judged.lost.join(", ");
+            let text = "judged before and not now";
+            lines.push(format!("--fail-if '{}': {text}: {names}", judged.condition));
+        }
     }
     lines.extend(against.notes.iter().map(|note| format!("note: {note}")));
     lines
@@ -264,23 +288,25 @@ mod tests {
 
     #[test]
     fn verdicts_are_told() {
-        let judged = |met: &[&str], uncertain: &[&str], judged, not_judged: &[&str]| {
-            let names = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect();
-            Judged {
-                condition: "time>+3%".to_owned(),
-                met: names(met),
-                uncertain: names(uncertain),
-                not_judged: names(not_judged),
-                judged,
-            }
-        };
+        let judged =
+            |met: &[&str], uncertain: &[&str], judged, not_judged: &[&str], lost: &[&str]| {
+                let names = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect();
+                Judged {
+                    condition: "time>+3%".to_owned(),
+                    met: names(met),
+                    uncertain: names(uncertain),
+                    not_judged: names(not_judged),
+                    lost: names(lost),
+                    judged,
+                }
+            };
         let against = Against {
             changes: Vec::new(),
             conditions: vec![
-                judged(&["a"], &["b"], 2, &[]),
-                judged(&[], &["b"], 2, &["c"]),
-                judged(&[], &[], 1, &[]),
-                judged(&[], &[], 0, &[]),
+                judged(&["a"], &["b"], 2, &[], &[]),
+                judged(&[], &["b"], 2, &["c"], &["e"]),
+                judged(&[], &[], 1, &[], &[]),
+                judged(&[], &[], 0, &[], &[]),
             ],
             not_in_both: vec!["d".to_owned()],
             notes: vec!["of another machine".to_owned()],
@@ -291,6 +317,7 @@ mod tests {
             "--fail-if 'time>+3%': met in a",
             "--fail-if 'time>+3%': uncertain in b",
             "--fail-if 'time>+3%': not judged in c",
+            "--fail-if 'time>+3%': judged before and not now: e",
             "--fail-if 'time>+3%': not met",
             "--fail-if 'time>+3%': judged in no workload",
             "note: of another machine",
@@ -307,7 +334,7 @@ mod tests {
         );
         assert_eq!(
             means(&summary(&[entry])),
-            "geometric means of the ratios to the best peer, weir not among the peers\nto the best peer  of  time  peak  20 MiB+  at end      worst time      worst peak\nsystem             1  1.00  1.00     1.00    2.00  1.00 shape/one  1.00 shape/one\nweir               1  1.50  0.75     0.75    0.50  1.50 shape/one  0.75 shape/one\nother              1  2.00  1.25     1.25    1.00  2.00 shape/one  1.25 shape/one\n\n"
+            "geometric means of the ratios to the best peer, weir not among the peers\nto the best peer  of  time   CPU  peak  20 MiB+  at end      worst time      worst peak\nsystem             1  1.00  1.00  1.00     1.00    2.00  1.00 shape/one  1.00 shape/one\nweir               1  1.50  3.00  0.75     0.75    0.50  1.50 shape/one  0.75 shape/one\nother              1  2.00  2.00  1.25     1.25    1.00  2.00 shape/one  1.25 shape/one\n\n"
         );
     }
 }

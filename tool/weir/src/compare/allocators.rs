@@ -6,7 +6,7 @@
 
 use crate::elf::{self, Class};
 use crate::errors::{Exit, USAGE};
-use crate::library::{LIBRARY, LIBRARY_VERSION};
+use crate::library::{LIBRARY, LIBRARY_FLAGS, LIBRARY_VERSION};
 use anyhow::Result;
 use serde::Deserialize;
 use std::collections::BTreeMap;
@@ -142,6 +142,7 @@ fn weir() -> Allocator {
         version: Some(version()),
         origin: Some("inside this tool".to_owned()),
         compiler: elf::comment(&LIBRARY),
+        flags: Some(LIBRARY_FLAGS.to_owned()).filter(|flags| !flags.is_empty()),
         ..Allocator::default()
     }
 }

@@ -255,6 +255,8 @@ fn a_result_follows_the_schema_and_a_slow_allocator_is_seen() {
             "{result:#}"
         );
     }
+    let weir = named(&json["allocators"], "name", "weir");
+    assert!(weir["flags"].as_str().expect("flags").contains("-O"), "{weir}");
     let worst = named(&json["summary"], "allocator", "slow");
     assert!(
         worst["time"].as_f64() > named(&json["summary"], "allocator", "system")["time"].as_f64()
@@ -264,7 +266,7 @@ fn a_result_follows_the_schema_and_a_slow_allocator_is_seen() {
     assert!(shown.contains("start/one: ") && shown.contains("to the best peer"), "{shown}");
 
     let page = fs::read_to_string(&page).expect("a page");
-    assert_eq!(page.matches("<svg").count(), 4, "all plots are in it");
+    assert_eq!(page.matches("<svg").count(), 5, "all plots are in it");
     assert!(!page.contains("src=") && !page.contains("href="), "it needs nothing else");
     assert!(
         page.contains("Where weir loses") && page.contains("start/one") && page.contains("slow")
@@ -406,6 +408,79 @@ fn a_result_is_kept_by_name() {
     let other = other.current_dir(scratch.path(".")).output().expect("the tool starts");
     assert_eq!(other.status.code(), Some(2));
     assert!(text(&other.stderr).contains("a result with weir"), "{}", text(&other.stderr));
+}
+
+/// What replaces a kept result is of the same processors, has all of its workloads, and can read it.
+#[test]
+fn a_kept_result_is_not_replaced_by_less() {
+    let scratch = Scratch::new();
+    fs::create_dir_all(scratch.path("bench/results")).expect("a folder");
+    let (_, json) = bench(&scratch, &[SHORT, &["--quick", "--allocators", "weir"]].concat());
+    let with = |change: &dyn Fn(&mut Value)| {
+        let mut json = json.clone();
+        change(&mut json);
+        json.to_string()
+    };
+    let gone = |json: &mut Value| json["workloads"][0]["name"] = "program/gone".into();
+    let moved = |json: &mut Value| json["machine"]["model"] = "another".into();
+    let cases = [
+        (with(&gone), "a result with program/gone"),
+        (with(&moved), "of another machine (processor another"),
+        ("{".to_owned(), "no result of 'weir bench"),
+    ];
+    let kept = scratch.path("bench/results/here.json");
+    for (text_there, part) in cases {
+        fs::write(&kept, &text_there).expect("write");
+        let mut save = tool(&["bench", "--allocators", "weir", "--save", "here"]);
+        let save = save.current_dir(scratch.path(".")).output().expect("the tool starts");
+        assert_eq!(save.status.code(), Some(2), "{part}");
+        assert!(text(&save.stderr).contains(part), "{}", text(&save.stderr));
+        assert_eq!(fs::read_to_string(&kept).expect("kept"), text_there);
+    }
+}
+
+/// A program with an allocator of its own is under `system` none of the C library's.
+#[test]
+fn an_allocator_that_the_program_brings_is_not_the_c_librarys() {
+    let scratch = Scratch::new();
+    let library = compile(&scratch, "own", HELD, &["-shared", "-fPIC", "-O1", "-fno-builtin"]);
+    let main = "#include <stdlib.h>\nint main(void) { free(malloc(100)); return 0; }\n";
+    let main = |name: &str, more: &[&str]| {
+        compile(&scratch, name, main, &[&["-O0", "-fno-builtin"], more].concat())
+    };
+    let rpath = format!("-Wl,-rpath,{}", scratch.path(".").display());
+    let program = scratch.path("sqlite3");
+    let path = format!("{}:/usr/bin:/bin", scratch.path(".").display());
+    let judged = |from: PathBuf| {
+        fs::copy(from, &program).expect("a program");
+        let file = scratch.path("own.json");
+        let run = tool(&["bench", "--quick", "--only", "program/sqlite"])
+            .args(["--allocators", "system,weir", &format!("--json={}", shown(&file))])
+            .env("PATH", &path)
+            .output()
+            .expect("the tool starts");
+        assert_eq!(run.status.code(), Some(0), "{}", text(&run.stderr));
+        let json = fs::read_to_string(&file).expect("kept");
+        let json: Value = serde_json::from_str(&json).expect("JSON");
+        (text(&run.stdout).to_owned(), json)
+    };
+    let linked = ["-Wl,--no-as-needed", shown(&library), &rpath];
+    let (told, json) = judged(main("with", &linked));
+    let own = library.file_name().expect("a name").to_string_lossy().into_owned();
+    let system = named(&json["workloads"][0]["results"], "allocator", "system");
+    assert_eq!(system["brought"], Value::from(own.as_str()), "{system:#}");
+    assert!(
+        told.contains(&format!(
+            "system: LEFT OUT: the program brings an allocator of its own, {own}"
+        )),
+        "{told}"
+    );
+    assert!(named(&json["summary"], "allocator", "system")["time"].is_null());
+    assert!(named(&json["workloads"][0]["results"], "allocator", "weir")["brought"].is_null());
+
+    let (told, json) = judged(main("without", &[]));
+    assert!(!told.contains("LEFT OUT"), "{told}");
+    assert!(named(&json["summary"], "allocator", "system")["time"].is_number());
 }
 
 #[test]
