@@ -312,7 +312,7 @@ WEIR_FN struct heap* heap_attach(void);
 WEIR_FN void heap_want(const struct slice* s);
 /* Take the calling thread's heap away: before a long wait; or because the thread `ends`. Then signals stay
  * blocked, as libc would block them next: a thread that unblocks one takes what the process has pending, also
- * what the kernel is just waking another thread for. */
+ * what the kernel is just waking another thread for. But for libc's own. */
 WEIR_FN void heap_detach(const char* call, bool ends);
 /* Empty out the heaps that wait for another thread; but for `all`, those that waited since the look before
  * the last. With no lock held. */

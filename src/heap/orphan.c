@@ -148,16 +148,18 @@ WEIR_FN void orphan_give(struct slice* s) {
         orphan_put(s);
         return;
     }
+    const struct records held = records_hold(s);
     do {
         /* Acquire: where all are back, the number is the last one's. */
         bool drained = remote_count(load_acquire(&s->remote)) == slab_used(s);
-        if (drained && drained_put(s)) return;
+        if (drained && drained_put(s)) break;
         orphans_lock();
         if ((s->flags & SLICE_ORPHAN) == 0) orphan_list(s);
         drained = slab_leave(s);
         os_lock_give(&heaps_lock);
-        if (!drained) return;
-    } while (slab_claim(s));
+        if (!drained) break;
+    } while (slab_claim(s)); /* of whatever it is by now, as in slab_give_remote */
+    records_let(held);
 }
 
 WEIR_FN void orphan_visit(struct slice* s, const struct slice_pages* r, uint64_t* looked) {

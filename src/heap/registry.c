@@ -501,7 +501,10 @@ WEIR_FN void heap_detach(const char* call, bool ends) {
         heap_retire(h);
         os_lock_give(&heaps_lock);
     }
-    if (blocked && !ends) os_signals_restore(signals);
+    if (blocked && ends)
+        os_signals_restore_libcs(signals);
+    else if (blocked)
+        os_signals_restore(signals);
     release_poke();
 }
 

@@ -237,20 +237,6 @@ WEIR_FN void slab_nudge(struct slice* s) {
     cas_acq_rel(&s->owner, &owner, (void*)((uintptr_t)owner | OWNER_NUDGED));
 }
 
-/* Once blocks are handed over, the slab may be released, and a region other than the primary one with it:
- * being announced as a visitor keeps its records mapped. */
-struct records {
-    struct region* region; /* NULL: the primary one */
-    uint32_t held;
-};
-static struct records records_hold(const struct slice* s) {
-    struct region* r = s->region == 0 ? NULL : &regions[s->region];
-    return (struct records){r, weir_unlikely(r != NULL) ? region_hold(r) : 0};
-}
-static void records_let(struct records records) {
-    if (weir_unlikely(records.region != NULL)) region_let(records.region, records.held);
-}
-
 /* Returns the remote word as it was. `doubt`: as that of slab_push_remote. `patient`: an unowned slab stays
  * so until enough blocks wait, *enough. */
 WEIR_INLINE uint64_t push_remote(struct slice* s, block_t* first, block_t* last, uint32_t count,
@@ -276,12 +262,12 @@ WEIR_INLINE uint64_t push_remote(struct slice* s, block_t* first, block_t* last,
 
 WEIR_FN bool slab_push_remote(struct slice* s, block_t* first, block_t* last, uint32_t count,
                               uint64_t doubt) {
-    const struct records records = records_hold(s);
+    const struct records held = records_hold(s);
     uint32_t enough;
     uint64_t word = push_remote(s, first, last, count, doubt, false, &enough);
     bool mine = (word & REMOTE_UNOWNED) != 0;
     if (!mine) available_steal(s);
-    records_let(records);
+    records_let(held);
     return mine;
 }
 
@@ -313,7 +299,7 @@ WEIR_FN uint32_t slab_given(struct slice* s, uint32_t all) {
 WEIR_FN bool slab_give_remote(struct slice* s, block_t* first, block_t* last, uint32_t count, uint64_t doubt,
                               uint32_t* waiting) {
     uint32_t enough;
-    const struct records records = records_hold(s);
+    const struct records held = records_hold(s);
     uint64_t word = push_remote(s, first, last, count, doubt, true, &enough);
     bool was_unowned = (word & REMOTE_UNOWNED) != 0;
     uint32_t all = remote_count(word) + count;
@@ -323,7 +309,7 @@ WEIR_FN bool slab_give_remote(struct slice* s, block_t* first, block_t* last, ui
      */
     if (!mine && weir_unlikely(counts_used(load_acquire(&s->counts)) == all))
         mine = drained_claim(s, was_unowned);
-    records_let(records);
+    records_let(held);
     return mine;
 }
 

@@ -241,6 +241,19 @@ WEIR_FN void slab_collect_doubted(struct slice* s, const char* call);
 /* Owner: give up a slab that is on no heap's list, where fewer than `enough` blocks wait, at most as many as
  * given_enough says. False: as many came in, it is still the caller's. */
 WEIR_FN bool slab_disown(struct slice* s, uint32_t enough);
+/* Once blocks are handed over, or a slab is given up, it may be released, and a region other than the primary
+ * one with it: being announced as a visitor keeps its records mapped. */
+struct records {
+    struct region* region; /* NULL: the primary one */
+    uint32_t held;
+};
+WEIR_INLINE struct records records_hold(const struct slice* s) {
+    struct region* r = s->region == 0 ? NULL : &regions[s->region];
+    return (struct records){r, weir_unlikely(r != NULL) ? region_hold(r) : 0};
+}
+WEIR_INLINE void records_let(struct records r) {
+    if (weir_unlikely(r.region != NULL)) region_let(r.region, r.held);
+}
 /* Hand `count` linked blocks to the slab's owner. True: nobody owned it, and the caller does now. False:
  * the slab may be gone when the call returns. `doubt`: REMOTE_DOUBTED or 0. */
 WEIR_FN bool slab_push_remote(struct slice* s, block_t* first, block_t* last, uint32_t count, uint64_t doubt);

@@ -133,6 +133,9 @@ WEIR_FN bool os_loader_owns(const void* p);
  * refused, and there is nothing to put back. */
 WEIR_FN bool os_signals_block(uint64_t* before);
 WEIR_FN void os_signals_restore(uint64_t before);
+/* Put back libc's own signals alone: a thread that ends, and keeps the others, has to answer when libc asks
+ * all threads for something (setuid), and waits for it. */
+WEIR_FN void os_signals_restore_libcs(uint64_t before);
 /* Whether os_barrier is to be had: not in a sandbox, and not before Linux 4.14. The first call may take some
  * milliseconds. */
 WEIR_FN bool os_barrier_ready(void);

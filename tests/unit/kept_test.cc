@@ -332,6 +332,28 @@ TEST(Kept, ItIsToldThatSomethingIsKept) {
     }));
 }
 
+// A heap whose lock somebody has is passed by, and somebody comes again.
+TEST(Kept, WhatCouldNotBeTakenIsOwed) {
+    EXPECT_FINE(in_child([] {
+        start();
+        unit_collect();
+        Owner owner;
+        struct os_lock* lock = nullptr;
+        owner.does([&] {
+            keep_some();
+            lock = unit_heap_lock();
+        });
+        os_lock_take(lock);
+        std::thread([] { unit_visit(true); }).join();
+        EXPECT_GT(used_blocks(), 4u);
+        EXPECT_GE(unit_release_owed(), 65536u);
+        os_lock_give(lock);
+        unit_visit(true);
+        EXPECT_EQ(used_blocks(), 0u);
+        EXPECT_EQ(unit_release_owed(), 0u);
+    }));
+}
+
 // Owners at work, each by itself, and visitors all the time.
 TEST(Kept, OwnersAndVisitorsAtTheSameTime) {
     EXPECT_FINE(in_child([] {

@@ -191,5 +191,113 @@ TEST_NATIVE(VisitSteps, MediumBlocks) { visited_at_each_step(8192); }
 TEST_NATIVE(VisitSteps, LongBlocks) { visited_at_each_step(200000); }
 TEST_NATIVE(VisitSteps, LargeBlocks) { visited_at_each_step(700000); }
 
+// A thread without a heap that frees what it is told to at one step of the caller's, and takes what is
+// nobody's, and gives it back, at a later one.
+class Taker {
+  public:
+    static inline unsigned steps, frees_at, takes_at;
+    static inline unsigned held; // so often a record was, when it had taken what there was
+    static inline std::vector<void*> blocks;
+    static inline std::atomic<unsigned> asked, done;
+    static inline std::atomic<bool> ends;
+
+    static void start(unsigned frees, unsigned takes) {
+        steps = 0;
+        frees_at = frees;
+        takes_at = takes;
+        stepping_start([](int, siginfo_t*, void*) {
+            steps++;
+            if (steps == frees_at || steps == takes_at) ask();
+            held += steps == takes_at && done == asked && unit_visitors() != 0;
+        });
+    }
+    // It may have to wait for a lock that the caller has.
+    static void ask() {
+        constexpr auto patience = std::chrono::milliseconds(5);
+        asked++;
+        const auto until = std::chrono::steady_clock::now() + patience;
+        while (done != asked && std::chrono::steady_clock::now() < until) sched_yield();
+    }
+    static void wait() {
+        while (done != asked) sched_yield();
+    }
+
+    Taker()
+        : thread([] {
+              while (!ends) {
+                  if (done == asked) {
+                      usleep(20);
+                      continue;
+                  }
+                  for (void* p : blocks) unit_free(p);
+                  if (blocks.empty()) {
+                      unit_attach();
+                      unit_free(unit_alloc(1000));
+                      unit_detach();
+                      unit_collect();
+                  }
+                  blocks.clear();
+                  done++;
+              }
+          }) {}
+    ~Taker() {
+        ends = true;
+        thread.join();
+    }
+
+  private:
+    std::thread thread;
+};
+
+// Who gives a slab behind the primary region to whoever wants it looks at its record once more, in case the
+// last block came meanwhile: another thread may have had the slab by then, and the region with it.
+TEST_NATIVE(VisitSteps, ARegionIsHeldWhileASlabIsGivenAway) {
+    EXPECT_FINE(in_child([] {
+        windows_are_endless(":reserve=4m:release=off");
+        unit_attach();
+        std::thread([] { // its record stays for the next ones
+            unit_attach();
+            unit_detach();
+        })
+            .join();
+        bool zeroed;
+        struct slice* s = span_alloc(1, 1, &zeroed);
+        while (s->region == 0) s = span_alloc(1, 1, &zeroed);
+        const unsigned row = s->region;
+        span_free(s);
+        ASSERT_EQ(regions[row].base, 0u);
+        const size_class& k = size_classes[class_of(1000)];
+        const unsigned enough = class_enough(&k);
+        Taker taker;
+        std::thread([&] { // without a heap, in which blocks would wait
+            for (unsigned apart : {8u, 24u})
+                for (unsigned step = 200; step <= 600; step += stepping_apart) {
+                    std::vector<void*> all;
+                    std::thread([&] {
+                        unit_attach();
+                        for (unsigned i = 0; i < k.capacity; i++) all.push_back(unit_alloc(1000));
+                        unit_detach();
+                    }).join();
+                    ASSERT_EQ(unit_slice(all.front())->region, row);
+                    ASSERT_EQ(unit_slice(all.front()), unit_slice(all.back()));
+                    for (unsigned i = 1; i < enough; i++) unit_free(all[i]);
+                    Taker::blocks.assign(all.begin() + enough, all.end());
+                    Taker::start(step, step + apart);
+                    unit_free(all[0]);
+                    stepping_stop();
+                    for (unsigned more = 0; more < 2; more++) { // there may have been fewer steps
+                        Taker::wait();
+                        Taker::ask();
+                    }
+                    Taker::wait();
+                    ASSERT_EQ(regions[row].live, 0u) << step;
+                    ASSERT_EQ(unit_visitors(), 0u) << step;
+                }
+        })
+            .join();
+        EXPECT_GT(Taker::held, 0u);
+    }));
+}
+
 } // namespace
 #endif

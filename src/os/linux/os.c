@@ -520,6 +520,17 @@ WEIR_FN void os_signals_restore(uint64_t before) {
     os_call6(OS_OTHER, SYS_rt_sigprocmask, SIG_SETMASK, (long)&before, 0, sizeof before, 0, 0);
 }
 
+/* The first of the kernel's real-time signals: glibc has two, musl three. */
+WEIR_FN void os_signals_restore_libcs(uint64_t before) {
+    enum { realtime = 32 };
+#ifdef __GLIBC__
+    const uint64_t libcs = 3ull << (realtime - 1);
+#else
+    const uint64_t libcs = 7ull << (realtime - 1);
+#endif
+    os_signals_restore(before | ~libcs);
+}
+
 WEIR_FN uint64_t os_random(void) {
     uint64_t bits = 0;
     if (os_call3(OS_OTHER, SYS_getrandom, (long)&bits, sizeof bits, 1 /* GRND_NONBLOCK */) != sizeof bits) {
