@@ -19,7 +19,7 @@ import run as contract
 # The fault of self_test/broken.c under which each run must fail.
 FAULTS = {
     "aligned": "alignment", "atfork.mt": "lock_atfork", "atfork.single": "lock_atfork", "calloc": "dirty",
-    "dlopen_new": "no_null", "errno": "errno", "fiber": "remote", "foreign": "realloc", "fork_signal.mt": "lock_atfork",
+    "dlopen_new": "no_null", "errno": "errno", "exit_setgid": "signals", "fiber": "remote", "foreign": "realloc", "fork_signal.mt": "lock_atfork",
     "fork_signal.single": "lock_atfork", "fork_step": "lock_atfork", "fork_threads": "lock", "fortify": "usable", "huge_realloc": "copy",
     "introspect": "blind", "lifetime": "early", "limit_exec.large": "no_null", "limit_exec.medium": "no_null",
     "limit_exec.small": "no_null", "limit_lowered.heap": "no_null", "limit_lowered.others": "reserve",

@@ -18,6 +18,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 void* __libc_malloc(size_t n);
@@ -49,11 +50,12 @@ enum fault {
     FAULT_SIZED,
     FAULT_BLIND,
     FAULT_HANDLERS,
+    FAULT_SIGNALS,
 };
 static const char* const names[] = {
     "",        "none",     "errno",       "zero_null",   "alignment", "dirty",    "usable",     "realloc",
     "copy",    "lock",     "lock_atfork", "leak_thread", "no_null",   "early",    "thread_end", "remote",
-    "process", "mappings", "reserve",     "sized",       "blind",     "handlers",
+    "process", "mappings", "reserve",     "sized",       "blind",     "handlers", "signals",
 };
 
 static enum fault fault_read;
@@ -92,6 +94,10 @@ __attribute__((constructor)) static void construct(void) {
 static void thread_ended(void* unused) {
     (void)unused;
     thread_state = 2;
+    if (fault_read == FAULT_SIGNALS) {
+        uint64_t all = ~0ull;
+        syscall(SYS_rt_sigprocmask, SIG_BLOCK, &all, NULL, sizeof all);
+    }
 }
 
 static void key_make(void) { pthread_key_create(&key, thread_ended); }
@@ -115,8 +121,9 @@ static void enter(void) {
             memset(__libc_malloc(1 << 16), 1, 1 << 16);
         }
         break;
+    case FAULT_SIGNALS:
     case FAULT_THREAD_END:
-        if (thread_state == 2) abort();
+        if (thread_state == 2 && fault_read == FAULT_THREAD_END) abort();
         if (constructed && thread_state == 0) {
             thread_state = 1;
             pthread_once(&key_once, key_make);

@@ -148,8 +148,10 @@ fn served(outcome: &Outcome) -> String {
         first.extend(allocator.version.clone());
         first.extend(allocator.origin.clone());
         first.extend(allocator.compiler.clone());
-        first.extend(allocator.flags.clone());
         let _ = writeln!(out, "{}: {}", contender.name(), first.join(", "));
+        if let Some(flags) = &allocator.flags {
+            let _ = writeln!(out, "  flags: {flags}");
+        }
         if let Some(path) = allocator.path.as_ref().filter(|_| allocator.name != "weir") {
             let _ = writeln!(out, "  {}", path.display());
         }
