@@ -656,7 +656,7 @@ static void kept_take(struct heap* h) {
         outgoing_send(&o);
         os_lock_give(&h->lock);
     } else {
-        add_relaxed(&release_owed, (uint64_t)SLICE_BYTES); /* somebody is to come again */
+        visit_owed(&heap_empty, SLICE_BYTES); /* somebody is to come again */
     }
     if (some) outboxes_give(outboxes);
     os_lock_give(&heaps_lock);

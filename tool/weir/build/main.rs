@@ -72,14 +72,17 @@ fn library_path(root: &Path) -> Result<PathBuf, String> {
     path.canonicalize().map_err(|error| format!("{}: {error}", path.display()))
 }
 
-/// What the library was compiled with, as its build writes it, but for warnings; empty where the library lies elsewhere.
+/// What the library was compiled with, as its build writes it, but for warnings and for folders of the machine that
+/// built it; empty where the library lies elsewhere.
 fn library_flags(library: &Path) -> Result<String, String> {
     let path = library.with_file_name("libweir.flags");
     println!("cargo::rerun-if-changed={}", path.display());
     match fs::read_to_string(&path) {
         Ok(text) => {
-            let is_warning = |flag: &&str| flag.starts_with("-W") && !flag.starts_with("-Wl,");
-            Ok(text.split_whitespace().filter(|one| !is_warning(one)).collect::<Vec<_>>().join(" "))
+            let says_nothing =
+                |flag: &&str| flag.starts_with("-W") || flag.contains("-prefix-map=");
+            let flags = text.split_whitespace().filter(|flag| !says_nothing(flag));
+            Ok(flags.collect::<Vec<_>>().join(" "))
         }
         Err(error) if error.kind() == ErrorKind::NotFound => Ok(String::new()),
         Err(error) => Err(format!("cannot read {}: {error}", path.display())),
