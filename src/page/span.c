@@ -753,8 +753,8 @@ static uint32_t span_bare(struct slice* s, uint32_t most) {
     uint32_t count = all - done < most ? all - done : most;
     /* So many of those that are done share a page with others. */
     uint32_t shared = (uint32_t)(os_page_bytes() / sizeof(struct slice_bits));
-    uint32_t end = done < shared ? all - 1 : all - done + shared; /* the last one stays */
-    uint32_t start = all - done - count;                          /* and the first one */
+    uint32_t end = done <= shared ? all - 1 : all - done + shared; /* the last one stays */
+    uint32_t start = all - done - count;                           /* and the first one */
     if (!region_drop_records(slice_index(s) + (start == 0 ? 1 : start), slice_index(s) + end)) return 0;
     store_relaxed(&s->bare, (uint64_t)done + count);
     return count;

@@ -5,6 +5,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "holes.h"
 #include "spans.h"
+#include <algorithm>
 #include <atomic>
 #include <thread>
 
@@ -191,6 +192,36 @@ TEST(Records, OfMarkedSlicesStay) {
         EXPECT_EQ(hole_pass_next(), nullptr);
         drop_all();
         EXPECT_TRUE(span_check());
+    }));
+}
+
+// However few are done at its end, its last record stays: who comes behind it finds its start by that.
+TEST(Records, TheLastOneStays) {
+    EXPECT_FINE(in_child([] {
+        region_start(GIB);
+        core_options.dirty_max = GIB;
+        const size_t shared = os_page_bytes() / sizeof(struct slice_bits); // of those that are done, at most
+        for (size_t done : {shared - 1, shared, shared + 1, 2 * shared}) {
+            std::vector<struct slice*> all = slices_of_slabs(1 + std::max<size_t>(done, 64));
+            while ((slice_index(all.back()) + 1) * sizeof(struct slice) % os_page_bytes() != 0)
+                all.push_back(slices_of_slabs(1)[0]);
+            struct slice *last = all.back(), *wall = slices_of_slabs(1)[0];
+            struct slice* kept = *(all.end() - 1 - static_cast<ptrdiff_t>(done));
+            all.erase(std::find(all.begin(), all.end(), kept));
+            free_all(all);
+            purge();
+            kept[1].bare = done; // as where it is cut off a longer one
+            span_free_paged(kept);
+            purge();
+            ASSERT_EQ(all[0]->span_slices, static_cast<size_t>(wall - all[0])) << done;
+            EXPECT_EQ(all[0]->bare, done);
+            drop_all();
+            EXPECT_EQ(all[0]->bare, all[0]->span_slices) << done;
+            EXPECT_EQ(last->kind, SLICE_FREE_END) << done;
+            EXPECT_TRUE(span_check()) << done;
+            span_free_paged(wall);
+            purge();
+        }
     }));
 }
 
