@@ -114,10 +114,11 @@ WEIR_OPERATOR void _ZdlPvSt11align_val_t(void* p, size_t align) {
 }
 WEIR_OPERATOR void _ZdaPvSt11align_val_t(void* p, size_t align) { _ZdlPvSt11align_val_t(p, align); }
 
-/* The primary region's base once it is known that nobody replaced operator delete; 0 before, and where it
- * was replaced: then no pointer is found to be the thread's own, and every sized delete comes to look here.
- * Sync: relaxed; only ever 0 or the base. */
-static uintptr_t sized_base;
+/* The primary region's base once it is known that nobody replaced operator delete. Before, and where it was
+ * replaced, an address from which no pointer is near, whatever its tag: bit 55 says kernel or program. Then
+ * no pointer is found to be the thread's own, and every sized delete comes to look here. Sync: relaxed. */
+#define NEAR_NOBODY (1ull << 55)
+static uintptr_t sized_base = NEAR_NOBODY;
 
 static void delete_verified(void* p, size_t size, size_t align) {
     static const char call[] = "operator delete";
@@ -137,7 +138,8 @@ static WEIR_NOINLINE void delete_slow(void* p, size_t size, void (*unsized)(void
         unsized(p);
         return;
     }
-    store_relaxed(&sized_base, load_relaxed(&page_root.base));
+    uintptr_t base = load_relaxed(&page_root.base);
+    if (base != 0) store_relaxed(&sized_base, base);
     delete_verified(p, size, 1);
 }
 

@@ -379,7 +379,7 @@ WEIR_INLINE void slab_push(struct slice* s, block_t* p) {
 }
 
 /* Whether p, without a tag, lies in a slab of one slice that belongs to the calling thread; *found is its
- * record. `base_at`: the primary region's base; 0 where the answer is to be no. */
+ * record. `base_at`: the primary region's base; one that no pointer is near where the answer is to be no. */
 WEIR_INLINE bool heap_owns(const void* p, const uintptr_t* base_at, struct slice** found) {
     void* h = heap_self();
     uintptr_t base = owner_peek(base_at);

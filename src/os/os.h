@@ -206,7 +206,9 @@ WEIR_FN bool os_fault_is_watched(int number);
 WEIR_FN int os_fault_action(int number, const struct sigaction* action, struct sigaction* before);
 /* The definition of a name of libc's that comes after this library's own; NULL in a static program. */
 WEIR_FN void* os_symbol_next(const char* name);
-/* sigaction(2) of that kind, or the kernel's. errno is sigaction's. */
+/* sigaction(2) of that kind, or the kernel's; which one is found at the first call, or by os_action_find.
+ * errno is sigaction's. */
+WEIR_FN void os_action_find(void);
 WEIR_FN int os_action_next(int number, const struct sigaction* action, struct sigaction* before);
 /* Give a signal its default action, past everybody. */
 WEIR_FN void os_action_default(int number);

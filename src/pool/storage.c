@@ -59,9 +59,9 @@ static bool storage_serves(const struct storage* s, size_t size, size_t align, s
                            uint32_t flags) {
     if (s->block_bytes != block_bytes || s->flags != flags) return false;
     if ((flags & WEIR_POOL_NO_MERGE) != 0 && s->users != 0) return false;
-    /* A block of a slab is aligned to all that divides its size; a larger one to a slice. More than that is
-     * address space that no other pool's objects are to take. */
-    if ((align > SLICE_BYTES || s->align > SLICE_BYTES) && s->align != align) return false;
+    /* A block of a slab is aligned to all that divides its size; a larger one may lie in a chunk, aligned to
+     * what is asked for and no more. */
+    if (block_bytes > SMALL_MAX && s->align != align) return false;
     return flags == 0 || (s->bytes == size && s->align == align);
 }
 

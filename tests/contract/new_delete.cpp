@@ -191,8 +191,28 @@ void test_operators_are_the_library_s() {
 
 } // namespace
 
+/* Also as the first that is deleted at all: each form in a process that has deleted nothing. */
+void test_null_comes_first() {
+    for (std::size_t size : {0, 1, 8, 1024, 1 << 20})
+        for (bool array : {false, true}) {
+            pid_t child = fork();
+            if (child == 0) {
+                void* volatile none = nullptr;
+                if (array)
+                    ::operator delete[](none, size);
+                else
+                    ::operator delete(none, size);
+                _exit(0);
+            }
+            int status = -1;
+            EXPECT_EQ(waitpid(child, &status, 0), child);
+            EXPECT_EQ(status, 0);
+        }
+}
+
 int main() {
     contract_begin();
+    test_null_comes_first();
     test_operators_are_the_library_s();
     pair_all(plain_news, plain_deletes, 16);
     for (std::size_t alignment : {std::size_t{1}, std::size_t{8}, std::size_t{16}, std::size_t{64},

@@ -17,10 +17,11 @@ static const uint64_t MARK = 0x6f776e20626c6f63ull;
 static const size_t HEADER = 16;
 static unsigned long given, taken;
 static bool refuses;
+static char* arena; /* where it is not NULL, memory comes from there */
 
 void* operator new(std::size_t size) {
     if (refuses) throw std::bad_alloc();
-    uint64_t* header = static_cast<uint64_t*>(malloc(size + HEADER));
+    uint64_t* header = static_cast<uint64_t*>(arena != nullptr ? arena : malloc(size + HEADER));
     if (header == nullptr) throw std::bad_alloc();
     header[0] = MARK;
     given++;
@@ -34,7 +35,7 @@ void operator delete(void* p) noexcept {
     EXPECT(header[0] == MARK);
     header[0] = 0;
     taken++;
-    free(header);
+    if (arena == nullptr) free(header);
 }
 
 /* As the compiler would call it with or without sized deallocation. */
@@ -95,6 +96,21 @@ int main() {
     }
     EXPECT(thrown);
     refuses = false;
+
+    /* As of a program that is linked to low addresses and has an array for its objects. */
+    for (uintptr_t low = 1 << 16; low < 1ull << 36; low *= 4) {
+        void* at = mmap(reinterpret_cast<void*>(low), 1 << 16, PROT_READ | PROT_WRITE,
+                        MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1, 0);
+        if (at != reinterpret_cast<void*>(low)) continue; /* somebody else's */
+        arena = static_cast<char*>(at);
+        unsigned long ended = taken;
+        ::operator delete(::operator new(40), std::size_t{40});
+        ::operator delete[](::operator new[](40), std::size_t{40});
+        EXPECT_EQ(taken, ended + 2);
+        munmap(at, 1 << 16);
+    }
+    arena = nullptr;
+    ::operator delete(nullptr, std::size_t{40});
 
     unsigned long before = given;
     void* p = ::operator new(100, std::align_val_t(256));

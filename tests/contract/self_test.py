@@ -19,7 +19,7 @@ import run as contract
 # The fault of self_test/broken.c under which each run must fail.
 FAULTS = {
     "aligned": "alignment", "atfork.mt": "lock_atfork", "atfork.single": "lock_atfork", "calloc": "dirty",
-    "dlopen_new": "no_null", "errno": "errno", "exit_setgid": "signals", "fiber": "remote", "foreign": "realloc", "fork_signal.mt": "lock_atfork",
+    "dlopen_new": "no_null", "errno": "errno", "exit_setgid": "signals", "fiber": "remote", "fiber_handler": "no_null", "foreign": "realloc", "fork_signal.mt": "lock_atfork",
     "fork_signal.single": "lock_atfork", "fork_step": "lock_atfork", "fork_threads": "lock", "fortify": "usable", "huge_realloc": "copy",
     "introspect": "blind", "lifetime": "early", "limit_exec.large": "no_null", "limit_exec.medium": "no_null",
     "limit_exec.small": "no_null", "limit_lowered.heap": "no_null", "limit_lowered.others": "reserve",
@@ -27,6 +27,7 @@ FAULTS = {
     "stats_sizes": "usable",
     "thread_churn": "leak_thread", "thread_exit": "thread_end", "thread_local": "thread_end", "usable": "usable",
     "zero": "zero_null", "handlers.off": "handlers", "handlers.watched": "handlers",
+    "handler_first.sigaction": "handlers", "handler_first.signal": "handlers",
     "release_idle.off": "blind",
     # There are no pools in it.
     "pool": "none", "pool_library": "none", "pool_calls": "none", "pool_tsan": "none", **{f"pool_burst.{run}": "none" for run in ("large_idle", "large_busy", "medium_idle", "medium_busy", "small_idle")}, "pool_cxx": "none",

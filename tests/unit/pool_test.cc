@@ -6,6 +6,8 @@
 #include <thread>
 #include <cerrno>
 #include <set>
+#include <utility>
+#include <vector>
 
 namespace {
 
@@ -31,6 +33,34 @@ TEST(Pool, GivesOutWritableDistinctAlignedObjects) {
                 EXPECT_EQ(weir_pool_destroy(pool), 0);
             }
     }));
+}
+
+// Of two pools whose objects are as large, the one that asks for more than the other has it, whichever came
+// first, while others of about the size come and go.
+void expect_aligned_beside(size_t size, size_t align, bool plain_first, unsigned flags) {
+    weir_pool* first = weir_pool_create("first", size, plain_first ? 0 : align, flags);
+    std::vector<void*> all;
+    for (unsigned i = 0; i < 40; i++) all.push_back(weir_pool_alloc(first));
+    weir_pool* second = weir_pool_create("second", size, plain_first ? align : 0, flags);
+    weir_pool* aligned = plain_first ? second : first;
+    for (unsigned i = 0; i < 40; i += 2) weir_pool_free(first, all[i]);
+    std::vector<void*> others;
+    for (unsigned i = 0; i < 60; i++) {
+        others.push_back(unit_alloc(size - size / 8));
+        if (i % 3 == 0) unit_free(std::exchange(others[i / 2], nullptr));
+        ASSERT_NE(weir_pool_alloc(plain_first ? first : second), nullptr);
+        EXPECT_EQ(reinterpret_cast<uintptr_t>(weir_pool_alloc(aligned)) % align, 0u) << size << " " << align;
+    }
+}
+TEST(Pool, WhatIsSharedIsAlignedForEach) {
+    for (bool plain_first : {true, false})
+        for (unsigned flags : {0u, unsigned{WEIR_POOL_NO_CACHE}})
+            for (size_t align : {64u, 256u, 4096u, 65536u, 131072u})
+                EXPECT_FINE(in_child([&] {
+                    for (size_t size :
+                         {64u, 512u, 1024u, 1280u, 2048u, 4096u, 8192u, 32768u, 65536u, 131072u, 1048576u})
+                        expect_aligned_beside(size, align, plain_first, flags);
+                }));
 }
 
 TEST(Pool, RefusesWhatMakesNoSense) {

@@ -79,18 +79,19 @@ WEIR_FN void* os_symbol_next(const char* name) {
     return getauxval(AT_BASE) == 0 ? NULL : dlsym(RTLD_NEXT, name);
 }
 
+typedef int (*action_t)(int, const struct sigaction*, struct sigaction*);
+static action_t action_next; /* Sync: relaxed; each thread that finds none finds the same */
+
+WEIR_FN WEIR_NOINLINE void os_action_find(void) {
+    int saved = errno;
+    void* found = os_symbol_next("sigaction");
+    store_relaxed(&action_next, found == NULL ? action_of_kernel : (action_t)found);
+    errno = saved;
+}
+
 WEIR_FN int os_action_next(int number, const struct sigaction* action, struct sigaction* before) {
-    typedef int (*action_t)(int, const struct sigaction*, struct sigaction*);
-    static action_t next; /* Sync: relaxed; each thread that finds none finds the same */
-    action_t call = load_relaxed(&next);
-    if (weir_unlikely(call == NULL)) {
-        int saved = errno;
-        void* found = os_symbol_next("sigaction");
-        call = found == NULL ? action_of_kernel : (action_t)found;
-        store_relaxed(&next, call);
-        errno = saved;
-    }
-    return call(number, action, before);
+    if (weir_unlikely(load_relaxed(&action_next) == NULL)) os_action_find();
+    return load_relaxed(&action_next)(number, action, before);
 }
 
 WEIR_FN void os_action_default(int number) {

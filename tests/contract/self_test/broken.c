@@ -53,9 +53,10 @@ enum fault {
     FAULT_SIGNALS,
 };
 static const char* const names[] = {
-    "",        "none",     "errno",       "zero_null",   "alignment", "dirty",    "usable",     "realloc",
-    "copy",    "lock",     "lock_atfork", "leak_thread", "no_null",   "early",    "thread_end", "remote",
-    "process", "mappings", "reserve",     "sized",       "blind",     "handlers", "signals",
+    "",        "none",    "errno",      "zero_null", "alignment",   "dirty",
+    "usable",  "realloc", "copy",       "lock",      "lock_atfork", "leak_thread",
+    "no_null", "early",   "thread_end", "remote",    "process",     "mappings",
+    "reserve", "sized",   "blind",      "handlers",  "signals",     "signals_open",
 };
 
 static enum fault fault_read;
@@ -83,7 +84,10 @@ static enum fault fault_get(void) {
 static void lock_take(void) { pthread_mutex_lock(&lock); }
 static void lock_give(void) { pthread_mutex_unlock(&lock); }
 
+static int (*next_sigaction)(int, const struct sigaction*, struct sigaction*);
+
 __attribute__((constructor)) static void construct(void) {
+    next_sigaction = (int (*)(int, const struct sigaction*, struct sigaction*))dlsym(RTLD_NEXT, "sigaction");
     constructed = 1;
     first_pid = getpid();
     if (fault_get() == FAULT_LOCK_ATFORK) pthread_atfork(lock_take, lock_give, lock_give);
@@ -255,12 +259,12 @@ void free_aligned_sized(void* p, size_t alignment, size_t n) {
 
 /* Forgets what the handler keeps from running. */
 int sigaction(int number, const struct sigaction* action, struct sigaction* before) {
-    static int (*next)(int, const struct sigaction*, struct sigaction*);
-    if (next == NULL)
-        next = (int (*)(int, const struct sigaction*, struct sigaction*))dlsym(RTLD_NEXT, "sigaction");
+    if (next_sigaction == NULL || fault_read == FAULT_HANDLERS) /* then in a handler, too */
+        next_sigaction =
+            (int (*)(int, const struct sigaction*, struct sigaction*))dlsym(RTLD_NEXT, "sigaction");
     if (fault_read != FAULT_HANDLERS || action == NULL || number == SIGUSR2)
-        return next(number, action, before);
+        return next_sigaction(number, action, before);
     struct sigaction changed = *action;
     sigemptyset(&changed.sa_mask);
-    return next(number, &changed, before);
+    return next_sigaction(number, &changed, before);
 }
