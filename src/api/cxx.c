@@ -77,7 +77,14 @@ static void* new_aligned(size_t size, size_t align) {
  * replaced it. A weak definition is one that compilers neither inline nor take for the only one. */
 #define OWN(own, name) OWN_EXPANDED(own, name)
 #define OWN_EXPANDED(own, name) static __typeof__(name) own __attribute__((alias(#name)))
-#define REPLACED(own, name) weir_unlikely((name) != (own))
+#define REPLACED(own, name) weir_unlikely(address_of((void (*)(void))(name)) != (uintptr_t)(own))
+
+/* LLVM takes the two for different ones where it optimizes a whole program. */
+WEIR_INLINE uintptr_t address_of(void (*function)(void)) {
+    uintptr_t address = (uintptr_t)function;
+    __asm__("" : "+r"(address));
+    return address;
+}
 
 void* _Znwm(size_t size); /* no header declares them to C */
 void* _Znam(size_t size);
@@ -114,12 +121,6 @@ WEIR_OPERATOR void _ZdlPvSt11align_val_t(void* p, size_t align) {
 }
 WEIR_OPERATOR void _ZdaPvSt11align_val_t(void* p, size_t align) { _ZdlPvSt11align_val_t(p, align); }
 
-/* The primary region's base once it is known that nobody replaced operator delete. Before, and where it was
- * replaced, an address from which no pointer is near, whatever its tag: bit 55 says kernel or program. Then
- * no pointer is found to be the thread's own, and every sized delete comes to look here. Sync: relaxed. */
-#define NEAR_NOBODY (1ull << 55)
-static uintptr_t sized_base = NEAR_NOBODY;
-
 static void delete_verified(void* p, size_t size, size_t align) {
     static const char call[] = "operator delete";
     if (p != NULL && core_options.trust_size == 0) {
@@ -138,12 +139,13 @@ static WEIR_NOINLINE void delete_slow(void* p, size_t size, void (*unsized)(void
         unsized(p);
         return;
     }
-    uintptr_t base = load_relaxed(&page_root.base);
-    if (base != 0) store_relaxed(&sized_base, base);
+    store_relaxed(&page_root.trusted, load_relaxed(&page_root.base));
     delete_verified(p, size, 1);
 }
 
-/* Verified: the block's class must be the one the size is served from. */
+/* Verified: the block's class must be the one the size is served from. `trusted` is the region's base once it
+ * is known that nobody replaced operator delete. Before, and where it was replaced, no pointer is found to be
+ * the thread's own, and every sized delete comes to look. */
 WEIR_INLINE void delete_sized(void* p, size_t size, void (*unsized)(void*)) {
     struct slice* s;
     size_t last = size - 1;
@@ -152,7 +154,7 @@ WEIR_INLINE void delete_sized(void* p, size_t size, void (*unsized)(void*)) {
         heap_free(p, "operator delete");
         return;
     }
-    if (weir_likely(heap_owns(p, &sized_base, &s) && (size_t)s->small_class == last / GRANULE)) {
+    if (weir_likely(heap_owns(p, &page_root.trusted, &s) && (size_t)s->small_class == last / GRANULE)) {
         slab_push(s, p);
         return;
     }

@@ -128,6 +128,7 @@ WEIR_FN void region_start(uint64_t wanted) {
         if (base == NULL) continue;
         if (region_enter(&regions[0], base, bytes)) {
             store_relaxed(&page_root.base, (uintptr_t)base);
+            store_relaxed(&page_root.trusted, (uintptr_t)NEAR_NOBODY);
             region_publish();
             return;
         }

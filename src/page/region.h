@@ -21,7 +21,10 @@ enum { REGION_COUNT_MAX = 2048, REGION_GRANULE_SHIFT = 22 };
 struct page_root {
     uintptr_t base;
     size_t slices;
+    uintptr_t trusted; /* base, for who may go by more than the pointer (api/cxx.c); NEAR_NOBODY until then */
 };
+/* An address that no pointer is near, whatever its tag: bit 55 says whether it is the kernel's. */
+#define NEAR_NOBODY (1ull << 55)
 WEIR_VAR_DECL struct page_root page_root;
 
 /*  Invariants: first <= frontier <= committed <= slices (committed may lag where commit is refused).
