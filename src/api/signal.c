@@ -43,7 +43,6 @@ static bool nexts_found; /* Sync: release, after all of them */
  * dynamic linker's lock, and who holds it (a library's constructor) may wait for a thread whose handler calls
  * one of these for the first time. */
 static WEIR_NOINLINE void signal_find(void) {
-    int saved = errno;
     store_relaxed(&nexts[CALL_LIBC_SIGACTION], os_symbol_next("__sigaction"));
     store_relaxed(&nexts[CALL_SIGNAL], os_symbol_next("signal"));
     store_relaxed(&nexts[CALL_BSD_SIGNAL], os_symbol_next("bsd_signal"));
@@ -55,7 +54,6 @@ static WEIR_NOINLINE void signal_find(void) {
     store_relaxed(&nexts[CALL_SIGSET], os_symbol_next("sigset"));
     os_action_find();
     store_release(&nexts_found, true);
-    errno = saved;
 }
 
 /* NULL as well: faults are watched, and the signal is one of those. */

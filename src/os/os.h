@@ -204,7 +204,8 @@ WEIR_FN void os_fault_forked(void);
 struct sigaction;
 WEIR_FN bool os_fault_is_watched(int number);
 WEIR_FN int os_fault_action(int number, const struct sigaction* action, struct sigaction* before);
-/* The definition of a name of libc's that comes after this library's own; NULL in a static program. */
+/* The definition of a name of libc's that comes after this library's own; NULL in a static program. Keeps
+ * errno. */
 WEIR_FN void* os_symbol_next(const char* name);
 /* sigaction(2) of that kind, or the kernel's; which one is found at the first call, or by os_action_find.
  * errno is sigaction's. */

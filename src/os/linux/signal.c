@@ -76,17 +76,18 @@ static int action_of_kernel(int number, const struct sigaction* action, struct s
 
 /* Without an interpreter there is nothing to look a name up in. */
 WEIR_FN void* os_symbol_next(const char* name) {
-    return getauxval(AT_BASE) == 0 ? NULL : dlsym(RTLD_NEXT, name);
+    int saved = errno;
+    void* next = getauxval(AT_BASE) == 0 ? NULL : dlsym(RTLD_NEXT, name);
+    errno = saved;
+    return next;
 }
 
 typedef int (*action_t)(int, const struct sigaction*, struct sigaction*);
 static action_t action_next; /* Sync: relaxed; each thread that finds none finds the same */
 
 WEIR_FN WEIR_NOINLINE void os_action_find(void) {
-    int saved = errno;
     void* found = os_symbol_next("sigaction");
     store_relaxed(&action_next, found == NULL ? action_of_kernel : (action_t)found);
-    errno = saved;
 }
 
 WEIR_FN int os_action_next(int number, const struct sigaction* action, struct sigaction* before) {

@@ -53,10 +53,9 @@ enum fault {
     FAULT_SIGNALS,
 };
 static const char* const names[] = {
-    "",        "none",    "errno",      "zero_null", "alignment",   "dirty",
-    "usable",  "realloc", "copy",       "lock",      "lock_atfork", "leak_thread",
-    "no_null", "early",   "thread_end", "remote",    "process",     "mappings",
-    "reserve", "sized",   "blind",      "handlers",  "signals",     "signals_open",
+    "",        "none",     "errno",       "zero_null",   "alignment", "dirty",    "usable",     "realloc",
+    "copy",    "lock",     "lock_atfork", "leak_thread", "no_null",   "early",    "thread_end", "remote",
+    "process", "mappings", "reserve",     "sized",       "blind",     "handlers", "signals",
 };
 
 static enum fault fault_read;
