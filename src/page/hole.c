@@ -57,7 +57,7 @@ WEIR_FN void hole_show(const struct slice* s, uint32_t mask) {
     if (clean != mask) hole_add(s, mask & ~(uint32_t)clean);
 }
 
-WEIR_FN bool hole_to_block(const struct slice* s, size_t slices, uint64_t behind) {
+WEIR_FN bool hole_to_block(const struct slice* s, size_t slices, const uint64_t* behind) {
     struct slice_pages* p = slice_pages(s);
     size_t purged = 0;
     bool zeroed = true;
@@ -68,8 +68,8 @@ WEIR_FN bool hole_to_block(const struct slice* s, size_t slices, uint64_t behind
         zeroed &= hole_clean(last) == hole_all();
         if (last != 0) store_relaxed(&p[i].state, (uint64_t)0);
     }
-    if (behind != 0) purged += (size_t)__builtin_popcountll(last >> PAGES_OLD_SHIFT);
-    store_relaxed(&p->state, behind != 0 ? behind : last);
+    if (behind != NULL) purged += (size_t)__builtin_popcountll(last >> PAGES_OLD_SHIFT);
+    store_relaxed(&p->state, behind != NULL ? *behind : last);
     count_refaulted(purged);
     return zeroed;
 }

@@ -43,7 +43,7 @@ WEIR_FN bool hole_hide(const struct slice* s);
 WEIR_FN void hole_show(const struct slice* s, uint32_t mask);
 /* A span without holes: what is known of its first `slices` slices becomes what is known of a large block's.
  * There are more, of which the last is `behind`, where that is not 0. True: all of the first read as zero. */
-WEIR_FN bool hole_to_block(const struct slice* s, size_t slices, uint64_t behind);
+WEIR_FN bool hole_to_block(const struct slice* s, size_t slices, const uint64_t* behind);
 /* What is known of a large block's pages becomes what is known of its last slice's. */
 WEIR_FN void hole_from_block(const struct slice* s);
 /* The slice has got a kind that a pass looks at, and had holes before. */

@@ -702,25 +702,37 @@ static void extents_set(uint32_t extent, uint32_t count, uint8_t state) {
     os_lock_take(&page_lock);
     for (uint32_t i = 0; i < count; i++) {
         extents[extent + i] = state;
-        if (state == EXTENT_HUGE) holes_fill(extent + i);
+        if (state == EXTENT_HUGE)
+            holes_fill(extent + i);
+        else
+            (void)extent_mark(extent + i); /* what was kept meanwhile */
     }
     os_lock_give(&page_lock);
 }
 
-static void extents_make_huge(uint32_t extent, uint32_t count) {
+static bool extents_collapse(uint32_t extent, uint32_t count) {
     void* p = (void*)extent_address(extent);
     size_t bytes = (size_t)count << (extent_shift + SLICE_SHIFT);
-    extents_set(extent, count, EXTENT_HUGE);
     bool done = os_advise_huge(p, bytes, OS_HUGE_ALWAYS) && os_collapse(p, bytes);
     (void)os_advise_huge(p, bytes, OS_HUGE_NEVER);
-    if (done) {
-        huge_refused = 0;
-        add_relaxed(&huge_totals.made, count);
-        return;
+    return done;
+}
+
+/* A run that is refused may be huge in part: each extent is asked for by itself then. */
+static void extents_make_huge(uint32_t extent, uint32_t count) {
+    extents_set(extent, count, EXTENT_HUGE);
+    bool all = extents_collapse(extent, count);
+    uint32_t made = all ? count : 0;
+    for (uint32_t i = 0; i < count && !all; i++) {
+        if (count > 1 && extents_collapse(extent + i, 1))
+            made++;
+        else
+            extents_set(extent + i, 1, EXTENT_COOL);
     }
-    extents_set(extent, count, EXTENT_COOL);
-    add_relaxed(&huge_totals.refused, count);
-    if (++huge_refused == REFUSED_MAX) store_relaxed(&huge_off, true);
+    add_relaxed(&huge_totals.made, made);
+    add_relaxed(&huge_totals.refused, count - made);
+    huge_refused = made != 0 ? 0 : huge_refused + 1;
+    if (huge_refused == REFUSED_MAX) store_relaxed(&huge_off, true);
 }
 
 WEIR_FN void huge_window(uint64_t window_ns) {
@@ -755,11 +767,15 @@ WEIR_FN bool huge_keeps(const struct slice* s) {
     return false;
 }
 
+/* A part of an extent goes, and so may what was kept in the rest. */
 static bool extent_breaks(uintptr_t address) {
-    uint8_t* state = &extents[extent_of(address)];
-    if (*state < EXTENT_BROKEN) return false;
-    if (*state == EXTENT_HUGE) extent_break(extent_of(address));
-    *state = EXTENT_COOL;
+    uint32_t extent = extent_of(address);
+    if (extents[extent] < EXTENT_BROKEN) return false;
+    if (extents[extent] == EXTENT_HUGE) {
+        (void)extent_mark(extent);
+        extent_break(extent);
+    }
+    extents[extent] = EXTENT_COOL;
     return true;
 }
 
@@ -776,7 +792,7 @@ WEIR_FN unsigned huge_breaks(struct os_range goes, void* split[2]) {
     if (!whole && extent_breaks(start)) split[count++] = (void*)start;
     if (align_down(end, bytes) != end && extent_breaks(end - 1)) split[count++] = (void*)(end - 1);
     for (uintptr_t at = align_up(start, bytes); at + bytes <= end; at += bytes) {
-        (void)extent_breaks(at);
+        if (extents[extent_of(at)] == EXTENT_HUGE) extent_break(extent_of(at));
         extents[extent_of(at)] = 0;
     }
     return count;

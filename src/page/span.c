@@ -193,8 +193,9 @@ static uint64_t known_each(const struct slice* s, size_t slices, struct known k)
 
 /* Where a large block has it. True: all reads as zero. */
 static bool known_to_block(const struct slice* s, size_t slices, struct known k) {
-    uint64_t behind = k.dirty == slices ? 0 : known_each(s, slices, k);
-    if (k.words) return hole_to_block(s, k.dirty, behind);
+    bool more = k.dirty != slices;
+    uint64_t behind = more ? known_each(s, slices, k) : 0;
+    if (k.words) return hole_to_block(s, k.dirty, more ? &behind : NULL);
     store_relaxed(&slice_pages(s)->state, behind);
     if (behind == known_purged()) release_refaulted((slices - 1) << SLICE_SHIFT);
     return k.dirty == 0;
@@ -337,8 +338,8 @@ static void span_retire_region(struct region* r) {
     region_drop(r);
 }
 
-/* Regions that were still looked at when their last span was freed. */
-static void span_retire_idle(void) {
+/* Regions that were still looked at when their last span was freed, or of which a part was being purged. */
+static WEIR_NOINLINE void span_retire_idle(void) {
     for (uint32_t row = 1; row < region_count; row++) {
         struct region* r = &regions[row];
         if (r->base != 0 && r->live == 0 && region_visitors(r) == 0) span_retire_region(r);
@@ -454,6 +455,7 @@ static bool span_purge_locked(uint64_t bytes) {
         some = true;
         left -= pages < left ? pages : left;
     }
+    if (some) span_retire_idle();
     return some;
 }
 
@@ -473,14 +475,17 @@ static void growth_pays(size_t slices) {
     uint64_t most = span_totals.live / part;
     uint64_t left = (uint64_t)slices * slice_page_count();
     unsigned longest = slices <= SHORT_SLICES ? (unsigned)slices - 1 : SHORT_SLICES - 1;
+    bool some = false;
     if (most < SHORT_BYTES) most = SHORT_BYTES;
     for (unsigned i = 0; i < spans_most && left != 0; i++) {
-        if (core_options.release == 0 || span_totals.dirty <= most) return;
+        if (core_options.release == 0 || span_totals.dirty <= most) break;
         struct slice* s = span_longest_short(longest);
         uint64_t pages = s == NULL ? 0 : span_purge_end(s, s->span_slices);
-        if (pages == 0) return; /* or the kernel would not take it */
+        if (pages == 0) break; /* or the kernel would not take it */
+        some = true;
         left -= pages < left ? pages : left;
     }
+    if (some) span_retire_idle();
 }
 
 /* Past the bound, half of it goes: one large purge instead of many small ones. */
@@ -710,6 +715,7 @@ static bool span_grow(struct slice* s, uint32_t slices) {
     if (end == r->frontier) {
         if (!span_is_plausible(more) || !frontier_move(r, more)) return false;
         piece->region = s->region;
+        release_grew((size_t)more << SLICE_SHIFT);
     } else {
         if (!span_cut_behind(piece, more, &k)) return false;
         store_relaxed(&piece->kind, (uint8_t)SLICE_NONE);
@@ -833,6 +839,7 @@ WEIR_FN void span_trim(void) {
         list_remove(s);
         r->frontier -= slices;
     }
+    dirty_was_taken();
     region_trim();
     os_lock_give(&page_lock);
 }

@@ -89,16 +89,6 @@ size_t resident_unknown() {
     return unknown;
 }
 
-uint64_t huge_pages_split() {
-    uint64_t count = 0;
-    FILE* file = fopen("/proc/vmstat", "r");
-    char line[128];
-    while (file != nullptr && fgets(line, sizeof line, file) != nullptr)
-        if (strncmp(line, "thp_split_page ", 15) == 0) count = strtoull(line + 15, nullptr, 10);
-    if (file != nullptr) fclose(file);
-    return count;
-}
-
 // What holds on every kernel: nothing is opened where there are no huge pages.
 void expect_none_without() {
     EXPECT_FINE(in_child([] {
@@ -586,6 +576,26 @@ TEST_NATIVE(HugeGrowth, WhatIsResidentIsKnown) {
         size_t after = resident_pages(heap_start(), heap_end());
         EXPECT_LT(after, before);
         EXPECT_LT(after, (24u * MIB >> page_shift) + 700);
+    }));
+}
+
+// A block that begins in a free span, of which it is known that its last page has gone, and ends in what is
+// open.
+TEST_NATIVE(HugeGrowth, WhatIsOpenBehindAFreeSpanIsNotKnownToBeClean) {
+    if (!kernel_has_huge_pages()) return expect_none_without();
+    EXPECT_FINE(in_child([] {
+        Grown heap(24);
+        ASSERT_TRUE(huge_ahead.open);
+        bool zeroed;
+        struct slice* s;
+        do s = span_alloc(4, 1, &zeroed);
+        while (slice_index(s) + 4 != regions[0].frontier || huge_ahead.end - regions[0].frontier < 2);
+        s->kind = SLICE_LARGE;
+        slice_pages(s)->state = 0x8000u * ((1u << PAGES_CLEAN_SHIFT) + 1);
+        span_free(s);
+        struct slice* longer = span_alloc(6, 1, &zeroed);
+        ASSERT_EQ(longer, s);
+        EXPECT_EQ(slice_pages(s)->state, 0u);
     }));
 }
 

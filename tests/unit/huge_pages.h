@@ -37,6 +37,32 @@ inline Mapping mapping_of(const void* p) {
     if (file != nullptr) fclose(file);
     return found;
 }
+// KiB of huge pages in all mappings from that of `first` to that of `last`.
+inline size_t huge_kib_of(const void* first, const void* last) {
+    size_t kib = 0;
+    bool here = false;
+    FILE* file = fopen("/proc/self/smaps", "r");
+    char line[512];
+    while (file != nullptr && fgets(line, sizeof line, file) != nullptr) {
+        uintptr_t from, to;
+        if (sscanf(line, "%lx-%lx ", &from, &to) == 2)
+            here = reinterpret_cast<uintptr_t>(first) < to && reinterpret_cast<uintptr_t>(last) >= from;
+        if (here && strncmp(line, "AnonHugePages:", 14) == 0) kib += strtoul(line + 14, nullptr, 10);
+    }
+    if (file != nullptr) fclose(file);
+    return kib;
+}
+// Huge pages that the machine has split so far.
+inline uint64_t huge_pages_split() {
+    uint64_t count = 0;
+    FILE* file = fopen("/proc/vmstat", "r");
+    char line[128];
+    while (file != nullptr && fgets(line, sizeof line, file) != nullptr)
+        if (strncmp(line, "thp_split_page ", 15) == 0) count = strtoull(line + 15, nullptr, 10);
+    if (file != nullptr) fclose(file);
+    return count;
+}
+
 inline bool has_flag(const void* p, const char* flag) {
     return mapping_of(p).flags.find(flag) != std::string::npos;
 }

@@ -6,6 +6,8 @@
 #include "holes.h"
 #include "huge_pages.h"
 #include <map>
+#include <sys/mman.h>
+#include <unistd.h>
 extern "C" {
 #include "page/huge.h"
 }
@@ -244,6 +246,67 @@ TEST_NATIVE(HugeHeap, TrimTakesTheKeptHoles) {
         uint64_t before = span_totals.purged;
         EXPECT_TRUE(release_all());
         EXPECT_EQ(span_totals.purged - before, 5u << page_shift);
+    }));
+}
+
+// Half of an extent is a free span that goes: so does what was kept in the other half.
+TEST_NATIVE(HugeHeap, WhatIsKeptGoesOnceAPartHasGone) {
+    if (!kernel_has_huge_pages()) return expect_no_more_than_there_is();
+    EXPECT_FINE(in_child([] {
+        Heap heap(80);
+        uintptr_t page = some_huge(heap);
+        if (page == 0) return;
+        release_all();
+        uintptr_t start = page & ~uintptr_t{511};
+        for (uintptr_t at = start; at < start + 256; at++) {
+            for (void* p : heap.pages[at]) unit_free(p);
+            heap.pages.erase(at);
+        }
+        EXPECT_TRUE(keeps(heap.free_pages(page, 5)));
+        pass_over();
+        hole_pending = 0;
+        EXPECT_TRUE(span_purge(UINT64_MAX));
+        EXPECT_EQ(huge_totals.broken, 1u);
+        EXPECT_EQ(hole_pending, 5u << page_shift);
+        EXPECT_TRUE(release_all());
+        unsigned resident = 0;
+        for (uintptr_t at = start; at < start + 512; at++)
+            if (is_resident(at)) resident++;
+        EXPECT_LE(resident, 256u - 5);
+    }));
+}
+
+// A program has put a page of a file into every fourth extent: the kernel makes those before it huge, and
+// refuses. What is huge is known to be, and what was kept for what is not goes.
+TEST_NATIVE(HugeHeap, ARunThatIsRefusedHalfWay) {
+    if (!kernel_has_huge_pages()) return expect_no_more_than_there_is();
+    EXPECT_FINE(in_child([] {
+        Heap heap(80);
+        int file = memfd_create("page", MFD_CLOEXEC);
+        ASSERT_EQ(ftruncate(file, 4096), 0);
+        std::vector<uintptr_t> refused;
+        for (uintptr_t at = (heap.pages.begin()->first / 2048 + 1) * 2048; heap.pages.count(at + 1600) != 0;
+             at += 2048) {
+            void* p = reinterpret_cast<void*>((at + 1600) << page_shift);
+            ASSERT_EQ(mmap(p, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, file, 0), p);
+            refused.push_back(at + 1600);
+        }
+        ASSERT_GE(refused.size(), 8u);
+        for (uintptr_t at : refused) heap.free_pages(at, 2);
+        pass_over();
+        hole_pending = 0;
+        for (int i = 0; i < 100 && huge_due(); i++) heap.windows(1);
+        size_t huge = 0, made = 0;
+        for (uintptr_t at = heap.pages.begin()->first & ~uintptr_t{511}; at < heap.pages.rbegin()->first;
+             at += 512) {
+            auto found = heap.pages.lower_bound(at);
+            made += found->first < at + 512 && keeps(unit_slice(found->second[0])) ? 1 : 0;
+        }
+        huge = huge_kib_of(heap.pages.begin()->second[0], heap.pages.rbegin()->second[0]) / 2048;
+        EXPECT_GT(huge, 0u);
+        EXPECT_EQ(made, huge);
+        EXPECT_EQ(huge_totals.made, huge);
+        EXPECT_EQ(hole_pending, (2 * refused.size()) << page_shift);
     }));
 }
 

@@ -109,6 +109,28 @@ TEST_UNSANITIZED(Release, GrowthLooksWhereMuchWasFreed) {
     }));
 }
 
+// A block that grows where it is makes the heap grow as a new one does.
+TEST_UNSANITIZED(Release, GrowthIsAlsoThatOfABlockInItsPlace) {
+    EXPECT_FINE(in_child([] {
+        windows_are_endless(":release_floor=0:hugepages=never");
+        unit_attach();
+        Blocks blocks;
+        holes_of_blocks(blocks, 24000);
+        helper_sees_growth(false); // nothing is owed; and it sleeps
+        store_relaxed(&release_owed, uint64_t{64} << 20);
+        bool zeroed;
+        struct slice* s;
+        do s = span_alloc(16, 1, &zeroed);
+        while (slice_index(s) + s->span_slices != regions[0].frontier);
+        s->kind = SLICE_LARGE;
+        hole_show(s, 0);
+        const unsigned looks = growth_looks;
+        EXPECT_TRUE(span_resize(s, 16 + 160));
+        for (int i = 0; i < 20000 && growth_looks == looks; i++) usleep(1000);
+        EXPECT_EQ(growth_looks, looks + 1);
+    }));
+}
+
 // What came back at once was needed: no more of it goes.
 TEST_UNSANITIZED(Release, GrowthTakesNoMoreOfWhatComesBack) {
     EXPECT_FINE(in_child([] {

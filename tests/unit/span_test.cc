@@ -584,4 +584,46 @@ TEST(Span, RegionsGoBackWhenTheyAreFree) {
     }));
 }
 
+struct slice* freed_meanwhile;
+
+// The last block of a region goes while a part of it is being purged.
+TEST(Span, ARegionThatIsFreeAfterAPurgeGoes) {
+    EXPECT_FINE(in_child([] {
+        region_start(GIB);
+        bool zeroed;
+        while (regions[0].slices - regions[0].frontier >= 20) span_alloc(20, 1, &zeroed);
+        struct slice* s = span_alloc(20, 1, &zeroed);
+        const uint16_t row = s->region;
+        ASSERT_NE(row, 0);
+        freed_meanwhile = span_alloc(20, 1, &zeroed);
+        ASSERT_EQ(freed_meanwhile->region, row);
+        span_free(s);
+        os_fault_hook = [](enum os_call call) {
+            if (call == OS_PURGE && freed_meanwhile != nullptr)
+                span_free(std::exchange(freed_meanwhile, nullptr));
+            return false;
+        };
+        EXPECT_TRUE(span_purge(UINT64_MAX));
+        EXPECT_EQ(freed_meanwhile, nullptr);
+        EXPECT_EQ(regions[row].base, 0u);
+        EXPECT_TRUE(span_check());
+    }));
+}
+
+// What the heap's end had free is gone: no less of it was free since the last window than there is now.
+TEST(Span, WhatWasTrimmedIsNotTakenForUnneeded) {
+    EXPECT_FINE(in_child([] {
+        region_start(GIB);
+        bool zeroed;
+        struct slice* kept = span_alloc(8, 1, &zeroed);
+        span_free(span_alloc(40, 1, &zeroed));
+        (void)span_window();
+        EXPECT_EQ(span_totals.dirty_low, bytes_of(40));
+        span_trim();
+        EXPECT_EQ(span_totals.dirty, 0u);
+        EXPECT_EQ(span_totals.dirty_low, 0u);
+        span_free(kept);
+    }));
+}
+
 } // namespace
