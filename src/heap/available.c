@@ -238,7 +238,9 @@ static bool heap_lock_for_steal(struct heap* h) {
  * been released and be another one. Under the lock of the heap it names, what it says holds. */
 WEIR_FN void available_steal(struct slice* s) {
     struct heap* h = owner_heap(load_relaxed(&s->owner));
-    if (h == NULL || counts_used(load_relaxed(&s->counts)) != remote_count(load_relaxed(&s->remote))) return;
+    uint64_t word = load_relaxed(&s->remote);
+    if (h == NULL || counts_used(load_relaxed(&s->counts)) != remote_count(word) + remote_ahead(s, word))
+        return;
     if (!heap_lock_for_steal(h)) {
         visit_owed(&heap_empty, SLICE_BYTES);
         return;

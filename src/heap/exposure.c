@@ -224,8 +224,10 @@ WEIR_FN void exposure_sort(struct heap* h, struct slice* s, const char* call) {
 static void exposure_sort_charged(struct heap* h, struct slice* s) {
     os_lock_take(&h->lock);
     if (owner_heap(load_relaxed(&s->owner)) == h && load_relaxed(&s->kind) == SLICE_SLAB &&
-        slice_pages(s)->charged != 0 && s->until != 0)
+        slice_pages(s)->charged != 0 && s->until != 0) {
         exposure_sort(h, s, "free");
+        available_relist(h, s);
+    }
     os_lock_give(&h->lock);
 }
 

@@ -163,7 +163,7 @@ WEIR_INLINE bool outbox_is_due(const struct outbox* o, uint32_t more) {
     const uint64_t counts = load_relaxed(&s->counts);
     const uint32_t came = o->count + more;
     const uint32_t all = remote_count(word) + came;
-    if (all >= counts_used(counts)) return true;
+    if (all + remote_ahead(s, word) >= counts_used(counts)) return true;
     return (word & REMOTE_UNOWNED) != 0 && given_passes(all, came, given_enough(slab_class(s), counts));
 }
 

@@ -188,7 +188,7 @@ static WEIR_NOINLINE void remote_collect(struct slice* s, uint64_t doubt, const 
     if (remote_count(word) != 0) {
         /* Acquire: pairs with the release of slab_push_remote, which published the links. That others set
          * bits the owner alone changes. */
-        word = xchg_acquire(&s->remote, word & REMOTE_BITS);
+        word = xchg_acquire(&s->remote, word & REMOTE_KEPT);
         list_collect(s, word, doubt, call);
     }
     if (slab_has_noted(s, word)) noted_collect(s, call);
@@ -292,7 +292,7 @@ WEIR_FN uint32_t slab_given(struct slice* s, uint32_t all) {
     if (all == 1) slab_nudge(s);
     uint64_t counts = load_acquire(&s->counts); /* acquire: as in slab_give_remote */
     uint32_t part = counts_built(counts) / GIVEN_PART;
-    if (counts_used(counts) == all) available_steal(s);
+    if (counts_used(counts) == all + remote_ahead(s, load_relaxed(&s->remote))) available_steal(s);
     return given_untold(all, 1, part != 0 ? part : 1);
 }
 
@@ -307,7 +307,7 @@ WEIR_FN bool slab_give_remote(struct slice* s, block_t* first, block_t* last, ui
     bool mine = was_unowned && given_passes(all, count, enough);
     /* Acquire: of an unowned slab, the compare above read what its owner released when it gave the slab up.
      */
-    if (!mine && weir_unlikely(counts_used(load_acquire(&s->counts)) == all))
+    if (!mine && weir_unlikely(counts_used(load_acquire(&s->counts)) == all + remote_ahead(s, word)))
         mine = drained_claim(s, was_unowned);
     records_let(held);
     return mine;

@@ -3,9 +3,9 @@
  * Internal to the heap layer. It deliberately knows nothing of bins: which slab a heap allocates from is
  * refill.c's business.
  *
- *   remote word   63        62        61     60 .. 40  39 .. 36, 35 .. 20   19 .. 16, 15 .. 0
- *               [ UNOWNED | DOUBTED | BITS |  count  | tag and granule + 1 | tag and granule + 1, 0: none ]
- *                                                      of the last block     of the first one
+ *   remote word   63        62        61     60      59 .. 40  39 .. 36, 35 .. 20    19 .. 16, 15 .. 0
+ *               [ UNOWNED | DOUBTED | BITS | AHEAD |  count  | tag and granule + 1 | tag and granule + 1 ]
+ *                                                             of the last block      of the first; 0: none
  *
  * By the last block, the one that came when there was none, the list is joined to the owner's without being
  * followed: each of its links leads to a line that another processor wrote last.
@@ -30,6 +30,10 @@
 #define REMOTE_UNOWNED (1ull << 63)
 #define REMOTE_DOUBTED (1ull << 62) /* a block of the list may be on it twice: see remote_mark */
 #define REMOTE_BITS (1ull << 61)    /* owned, active: others note what they free in bits: remote_bits.h */
+/* A visitor left blocks in `ahead`: with those that wait, so many are back. Others may set it too late, and
+ * it may be set where none are. */
+#define REMOTE_AHEAD (1ull << 60)
+#define REMOTE_KEPT (REMOTE_BITS | REMOTE_AHEAD) /* by who takes the list */
 #define REMOTE_ONE (1ull << 40)
 #define REMOTE_LAST_SHIFT 20
 #define REMOTE_FIRST ((1ull << REMOTE_LAST_SHIFT) - 1)
@@ -38,12 +42,17 @@ static_assert((SLAB_SLICES << SLICE_SHIFT) / GRANULE < 1 << REMOTE_TAG_SHIFT,
               "any granule of a slab, and none");
 /* A count that has one of these is more than any slab has: some were freed twice. No more are added, so that
  * it stays what it is, and the owner reports it. */
-#define REMOTE_OVER (0x1full << 56)
+#define REMOTE_OVER (0xfull << 56)
 
 WEIR_INLINE const struct size_class* slab_class(const struct slice* s) {
     return &size_classes[s->size_class];
 }
-WEIR_INLINE uint32_t remote_count(uint64_t word) { return (uint32_t)(word >> 40 & 0x1fffff); }
+WEIR_INLINE uint32_t remote_count(uint64_t word) { return (uint32_t)(word >> 40 & 0xfffff); }
+/* Anybody: blocks that are back besides those that wait, though they count as in use: a visitor sorted them.
+ */
+WEIR_INLINE uint32_t remote_ahead(const struct slice* s, uint64_t word) {
+    return weir_likely((word & REMOTE_AHEAD) == 0) ? 0 : load_relaxed(&slice_pages(s)->ahead);
+}
 /* Whether remote_mark was here. */
 WEIR_INLINE bool remote_is_marked(const block_t* p) { return p->seal == ~(uint64_t)(uintptr_t)tag_clear(p); }
 /* Owners do not follow all lists that come in: what would tell a double free has to be seen when a block is
@@ -287,7 +296,7 @@ WEIR_INLINE bool slab_give_owned(struct slice* s, block_t* p, uint64_t word_of_p
     uint32_t all = remote_count(word) + 1;
     uint64_t counts = load_acquire(&s->counts); /* acquire: as in slab_give_remote */
     bool more = all == 1 || all % GIVEN_STEP == 0 || all == counts_built(counts) / GIVEN_PART ||
-                all == counts_used(counts);
+                all == counts_used(counts) || (word & REMOTE_AHEAD) != 0;
     *told = weir_unlikely(more) ? all : 0;
     return true;
 }
@@ -319,7 +328,7 @@ WEIR_INLINE bool slab_has_none_out(const struct slice* s) {
 /* Blocks wait in a slab: make its owner's next free of one of them look. */
 WEIR_FN void slab_nudge(struct slice* s);
 /* So many blocks waited in an owned slab when one was given to it: nudges the owner, releases the slab when
- * all are back. As *waiting of slab_give_remote. */
+ * all are back, with what a visitor sorted. As *waiting of slab_give_remote. */
 WEIR_FN uint32_t slab_given(struct slice* s, uint32_t all);
 /* So many blocks waited in an unowned slab when one was given to it. True: all are back, and it is the
  * caller's. */

@@ -387,7 +387,10 @@ static bool visitor_sorts_remote(const struct view* v, struct sorting* l, uint32
     uint32_t done = visitor_sorts(v, l, NULL, count);
     uint32_t rest = (uint32_t)(load_relaxed(&s->counts) >> 32 & 0xffff);
     uint32_t known = done < rest ? done : rest;
-    store_relaxed(&v->pages->ahead, (uint16_t)(v->pages->ahead + done - known));
+    uint16_t ahead = (uint16_t)(v->pages->ahead + done - known);
+    store_relaxed(&v->pages->ahead, ahead);
+    /* Release: who sees it sees how many. */
+    if (ahead != 0) (void)__atomic_fetch_or(&s->remote, REMOTE_AHEAD, __ATOMIC_RELEASE);
     slab_counts_move(s, -(int32_t)known, 0);
     add_relaxed(&heap_totals.remote_frees, done);
     return done == count;
@@ -402,7 +405,7 @@ static bool visitor_takes_remote(const struct view* v, struct sorting* l) {
     l->left = remote_first(s, word);
     if (!list_is_sound(s, l->left, NULL, &count)) return false;
     /* Blocks that come in meanwhile are for another time. */
-    if (!cas_acq_rel(&s->remote, &word, word & REMOTE_BITS)) return true;
+    if (!cas_acq_rel(&s->remote, &word, word & REMOTE_KEPT)) return true;
     return visitor_sorts_remote(v, l, count);
 }
 /* The same of those that they noted. */
@@ -443,6 +446,7 @@ WEIR_FN void slab_settle_visited(struct slice* s) {
     v.pages->taken = 0;
     store_relaxed(&v.pages->ahead, (uint16_t)0);
     slab_recount_used(s, used > ahead ? used - ahead : 0);
+    if (ahead != 0) (void)__atomic_fetch_and(&s->remote, ~REMOTE_AHEAD, __ATOMIC_RELAXED);
 }
 
 WEIR_FN block_t* slab_take_sorted(struct slice* s, uint32_t* count) {

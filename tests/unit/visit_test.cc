@@ -7,6 +7,7 @@
 #include "holes.h"
 #include <algorithm>
 #include <functional>
+#include <map>
 #include <mutex>
 #include <sys/wait.h>
 
@@ -97,6 +98,58 @@ TEST_UNEMULATED(Visit, FindsWhatTheOwnerCountsAsInUse) {
 }
 TEST_UNEMULATED(Visit, FindsItWithReleaseOff) { owner_sleeps_in_all_ways(64, ":release=off"); }
 TEST_UNEMULATED(Visit, FindsItWithChecksAtTheCall) { owner_sleeps_in_all_ways(1000, ":checks=full"); }
+
+// The owner frees some and sleeps, a visitor sorts what others freed, and these free the last three blocks of
+// each slab, one after the other or of all slabs in turns: the slabs go back with no other visit.
+void last_blocks_are_freed(bool in_turns, bool heapless) {
+    EXPECT_FINE(in_child([=] {
+        windows_are_endless();
+        unit_attach();
+        Owner owner;
+        constexpr size_t slabs = 200, capacity = SLICE_BYTES / 64;
+        std::map<struct slice*, std::vector<void*>> all;
+        owner.does([&] {
+            for (size_t i = 0; i < slabs * capacity; i++) {
+                void* p = unit_alloc(64);
+                all[unit_slice(p)].push_back(p);
+            }
+            for (auto& [s, blocks] : all)
+                for (size_t i = 0; i < capacity / 8 && blocks.size() > 3; i++) {
+                    unit_free(blocks.back());
+                    blocks.pop_back();
+                }
+        });
+        for (auto& [s, blocks] : all)
+            for (; blocks.size() > 3; blocks.pop_back()) unit_free(blocks.back());
+        unit_collect();
+        unit_visit(true);
+        size_t ahead = 0;
+        for (auto& [s, blocks] : all) ahead += slice_pages(s)->ahead != 0 ? 1 : 0;
+        EXPECT_GE(ahead, slabs / 2);
+        const uint64_t before = span_totals.live;
+        const auto free_last = [&] {
+            if (in_turns)
+                for (size_t i = 0; i < 3; i++)
+                    for (auto& [s, blocks] : all)
+                        if (i < blocks.size()) unit_free(blocks[i]);
+            if (!in_turns)
+                for (auto& [s, blocks] : all)
+                    for (void* p : blocks) unit_free(p);
+        };
+        if (heapless)
+            std::thread(free_last).join();
+        else
+            free_last();
+        unit_collect();
+        EXPECT_LE(span_totals.live, before - ahead / 10 * 9 * SLICE_BYTES);
+        EXPECT_GE(unit_check_slabs(), 0);
+    }));
+}
+
+TEST(Visit, SlabsGoWithTheLastBlocksThatComeAfterwards) {
+    for (bool in_turns : {false, true})
+        for (bool heapless : {false, true}) last_blocks_are_freed(in_turns, heapless);
+}
 
 // The owner has 12 MiB of blocks and sleeps; others free those for which `frees` holds.
 std::vector<void*> owner_has(Owner& owner, const std::function<bool(size_t)>& frees) {
