@@ -107,10 +107,8 @@ static void busy_forget(struct slice* s, struct slice_pages* pages, void* contex
     (void)__atomic_fetch_and(&pages->state, ~(PAGES_ALL << PAGES_BUSY_SHIFT), __ATOMIC_RELEASE);
 }
 
-/* In a child: nobody ends the batch. It may be half made, with a slice that is busy and not in it yet, or
- * half finished, and what is finished may be out of use since, with its region: what is busy says each page
- * itself.
- */
+/* In a child: nobody ends the batch. It may be half made, a busy slice not in it yet, or half finished, and
+ * what is finished may be out of use since, with its region: what is busy says each page itself. */
 static void batch_abandon(void) {
     span_visit_records(busy_forget, NULL);
     batch.slices = batch.ranges = batch.splits = 0;

@@ -20,8 +20,9 @@ struct Mapping {
     size_t huge_kib = 0;
     std::string flags;
 };
-// The mapping that holds p, as the kernel describes it.
-inline Mapping mapping_of(const void* p) {
+// The mappings from the one that holds `first` to the one that holds `last`, as the kernel describes them:
+// what all have of huge pages, and the last one's flags.
+inline Mapping mappings_of(const void* first, const void* last) {
     Mapping found;
     bool here = false;
     FILE* file = fopen("/proc/self/smaps", "r");
@@ -29,29 +30,15 @@ inline Mapping mapping_of(const void* p) {
     while (file != nullptr && fgets(line, sizeof line, file) != nullptr) {
         uintptr_t from, to;
         if (sscanf(line, "%lx-%lx ", &from, &to) == 2)
-            here = reinterpret_cast<uintptr_t>(p) >= from && reinterpret_cast<uintptr_t>(p) < to;
+            here = reinterpret_cast<uintptr_t>(last) >= from && reinterpret_cast<uintptr_t>(first) < to;
         if (here && strncmp(line, "AnonHugePages:", 14) == 0)
-            found.huge_kib = strtoul(line + 14, nullptr, 10);
+            found.huge_kib += strtoul(line + 14, nullptr, 10);
         if (here && strncmp(line, "VmFlags:", 8) == 0) found.flags = line + 8;
     }
     if (file != nullptr) fclose(file);
     return found;
 }
-// KiB of huge pages in all mappings from that of `first` to that of `last`.
-inline size_t huge_kib_of(const void* first, const void* last) {
-    size_t kib = 0;
-    bool here = false;
-    FILE* file = fopen("/proc/self/smaps", "r");
-    char line[512];
-    while (file != nullptr && fgets(line, sizeof line, file) != nullptr) {
-        uintptr_t from, to;
-        if (sscanf(line, "%lx-%lx ", &from, &to) == 2)
-            here = reinterpret_cast<uintptr_t>(first) < to && reinterpret_cast<uintptr_t>(last) >= from;
-        if (here && strncmp(line, "AnonHugePages:", 14) == 0) kib += strtoul(line + 14, nullptr, 10);
-    }
-    if (file != nullptr) fclose(file);
-    return kib;
-}
+inline Mapping mapping_of(const void* p) { return mappings_of(p, p); }
 // Huge pages that the machine has split so far.
 inline uint64_t huge_pages_split() {
     uint64_t count = 0;
@@ -62,7 +49,6 @@ inline uint64_t huge_pages_split() {
     if (file != nullptr) fclose(file);
     return count;
 }
-
 inline bool has_flag(const void* p, const char* flag) {
     return mapping_of(p).flags.find(flag) != std::string::npos;
 }

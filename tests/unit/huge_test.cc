@@ -51,6 +51,15 @@ class Heap {
         unit_collect();
         return last;
     }
+    // Frees all that is on the first half of the extent around `within`, whose first page is returned.
+    uintptr_t free_half(uintptr_t within) {
+        uintptr_t start = within & ~(2 * MIB / 4096 - 1);
+        for (uintptr_t at = start; at < start + 256; at++) {
+            for (void* p : pages[at]) unit_free(p);
+            pages.erase(at);
+        }
+        return start;
+    }
     uintptr_t middle() const { return std::next(pages.begin(), static_cast<long>(pages.size() / 2))->first; }
     std::map<uintptr_t, std::vector<void*>> pages;
 };
@@ -222,11 +231,7 @@ TEST_NATIVE(HugeHeap, AFreeSlabThatWentBackBreaksItsExtent) {
         Heap heap(80);
         uintptr_t page = some_huge(heap);
         if (page == 0) return;
-        uintptr_t start = page & ~uintptr_t{511};
-        for (uintptr_t at = start; at < start + 256; at++) {
-            for (void* p : heap.pages[at]) unit_free(p);
-            heap.pages.erase(at);
-        }
+        heap.free_half(page);
         unit_collect();
         span_purge(UINT64_MAX);
         heap.windows(1);
@@ -257,11 +262,7 @@ TEST_NATIVE(HugeHeap, WhatIsKeptGoesOnceAPartHasGone) {
         uintptr_t page = some_huge(heap);
         if (page == 0) return;
         release_all();
-        uintptr_t start = page & ~uintptr_t{511};
-        for (uintptr_t at = start; at < start + 256; at++) {
-            for (void* p : heap.pages[at]) unit_free(p);
-            heap.pages.erase(at);
-        }
+        const uintptr_t start = heap.free_half(page);
         EXPECT_TRUE(keeps(heap.free_pages(page, 5)));
         pass_over();
         hole_pending = 0;
@@ -296,16 +297,17 @@ TEST_NATIVE(HugeHeap, ARunThatIsRefusedHalfWay) {
         pass_over();
         hole_pending = 0;
         for (int i = 0; i < 100 && huge_due(); i++) heap.windows(1);
-        size_t huge = 0, made = 0;
+        const size_t huge =
+            mappings_of(heap.pages.begin()->second[0], heap.pages.rbegin()->second[0]).huge_kib / 2048;
+        size_t known = 0;
         for (uintptr_t at = heap.pages.begin()->first & ~uintptr_t{511}; at < heap.pages.rbegin()->first;
              at += 512) {
             auto found = heap.pages.lower_bound(at);
-            made += found->first < at + 512 && keeps(unit_slice(found->second[0])) ? 1 : 0;
+            known += found->first < at + 512 && keeps(unit_slice(found->second[0])) ? 1 : 0;
         }
-        huge = huge_kib_of(heap.pages.begin()->second[0], heap.pages.rbegin()->second[0]) / 2048;
-        EXPECT_GT(huge, 0u);
-        EXPECT_EQ(made, huge);
+        EXPECT_EQ(known, huge);
         EXPECT_EQ(huge_totals.made, huge);
+        if (huge == 0) return; // the machine had none to give, and is asked no more
         EXPECT_EQ(hole_pending, (2 * refused.size()) << page_shift);
     }));
 }
