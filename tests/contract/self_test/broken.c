@@ -14,10 +14,12 @@
 #include <malloc.h>
 #include <pthread.h>
 #include <signal.h>
+#include <stdarg.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -51,11 +53,17 @@ enum fault {
     FAULT_BLIND,
     FAULT_HANDLERS,
     FAULT_SIGNALS,
+    FAULT_TAKES,
+    FAULT_TWICE,
+    FAULT_HELPER,
+    FAULT_FILES,
+    FAULT_PRCTL,
 };
 static const char* const names[] = {
-    "",        "none",     "errno",       "zero_null",   "alignment", "dirty",    "usable",     "realloc",
-    "copy",    "lock",     "lock_atfork", "leak_thread", "no_null",   "early",    "thread_end", "remote",
-    "process", "mappings", "reserve",     "sized",       "blind",     "handlers", "signals",
+    "",           "none",    "errno",   "zero_null",   "alignment",   "dirty",   "usable",
+    "realloc",    "copy",    "lock",    "lock_atfork", "leak_thread", "no_null", "early",
+    "thread_end", "remote",  "process", "mappings",    "reserve",     "sized",   "blind",
+    "handlers",   "signals", "takes",   "twice",       "helper",      "files",   "prctl",
 };
 
 static enum fault fault_read;
@@ -97,10 +105,12 @@ __attribute__((constructor)) static void construct(void) {
 static void thread_ended(void* unused) {
     (void)unused;
     thread_state = 2;
-    if (fault_read == FAULT_SIGNALS) {
-        uint64_t all = ~0ull;
-        syscall(SYS_rt_sigprocmask, SIG_BLOCK, &all, NULL, sizeof all);
-    }
+    uint64_t all = ~0ull;
+    uint64_t before;
+    if (fault_read == FAULT_SIGNALS || fault_read == FAULT_TAKES)
+        syscall(SYS_rt_sigprocmask, SIG_BLOCK, &all, &before, sizeof all);
+    if (fault_read == FAULT_TAKES) /* the kernel looks at once whether one is there for this thread to take */
+        syscall(SYS_rt_sigprocmask, SIG_SETMASK, &before, NULL, sizeof all);
 }
 
 static void key_make(void) { pthread_key_create(&key, thread_ended); }
@@ -125,6 +135,7 @@ static void enter(void) {
         }
         break;
     case FAULT_SIGNALS:
+    case FAULT_TAKES:
     case FAULT_THREAD_END:
         if (thread_state == 2 && fault_read == FAULT_THREAD_END) abort();
         if (constructed && thread_state == 0) {
@@ -171,6 +182,32 @@ static void guard_leave(size_t n) {
     }
 }
 
+/* In a child of fork all threads but the first get the same block of each size. */
+static char twice[256][4096];
+
+static void* twice_get(size_t n) {
+    if (fault_read != FAULT_TWICE || first_pid == getpid() || getpid() == gettid() || n >= 4096) return NULL;
+    return twice[n / 16];
+}
+
+static int is_twice(const void* p) { return (uintptr_t)p - (uintptr_t)twice < sizeof twice; }
+
+static void* helper(void* unused) {
+    for (;;) pause();
+    return unused;
+}
+
+/* What the library does on its own account once a large block is freed, whatever the process is. */
+static void free_aside(const void* p) {
+    static pid_t has_helper;
+    pthread_t thread;
+    if (p == NULL) return;
+    if (fault_read == FAULT_FILES) close(open("/proc/self/statm", O_RDONLY | O_CLOEXEC));
+    if (fault_read != FAULT_HELPER || has_helper == getpid() || malloc_usable_size((void*)p) < 10000) return;
+    has_helper = getpid();
+    pthread_create(&thread, NULL, helper, NULL);
+}
+
 static void* checked(void* p) {
     if (p == NULL && fault_read == FAULT_NO_NULL) abort();
     return p;
@@ -180,7 +217,9 @@ void* malloc(size_t n) {
     enter();
     if (fault_read == FAULT_ZERO_NULL && n == 0) return NULL;
     guard_leave(n);
-    void* p = __libc_malloc(n);
+    void* p = twice_get(n);
+    if (p != NULL) return p;
+    p = __libc_malloc(n);
     owner_note(p);
     leave();
     return checked(p);
@@ -188,7 +227,9 @@ void* malloc(size_t n) {
 
 void free(void* p) {
     enter();
+    if (is_twice(p)) return;
     owner_expect(p);
+    free_aside(p);
     __libc_free(p);
     if (fault_read == FAULT_ERRNO) errno = EINVAL;
     leave();
@@ -266,4 +307,15 @@ int sigaction(int number, const struct sigaction* action, struct sigaction* befo
     struct sigaction changed = *action;
     sigemptyset(&changed.sa_mask);
     return next_sigaction(number, &changed, before);
+}
+
+/* Passes on two words of five. */
+int prctl(int option, ...) {
+    unsigned long word[4];
+    va_list ap;
+    va_start(ap, option);
+    for (int i = 0; i < 4; i++) word[i] = va_arg(ap, unsigned long);
+    va_end(ap);
+    if (fault_get() == FAULT_PRCTL) word[1] = word[2] = word[3] = 0;
+    return (int)syscall(SYS_prctl, option, word[0], word[1], word[2], word[3]);
 }
