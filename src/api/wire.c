@@ -29,8 +29,10 @@ WEIR_WIDE(wire) static uint16_t wire_chunks[CHUNKS];
 static uint64_t wire_due_ns; /* Sync: relaxed; whoever moves it on refreshes */
 
 static void wire_claim(void) {
-    uint32_t index = add_relaxed(&wire_file->slots_claimed, 1);
     wire_slot = NULL;
+    /* Asked before the increment, which no number of processes may carry around. */
+    uint32_t index = load_relaxed(&wire_file->slots_claimed);
+    if (index < wire_file->slot_count) index = add_relaxed(&wire_file->slots_claimed, 1);
     if (index >= wire_file->slot_count) {
         add_relaxed(&wire_file->slots_refused, 1);
         return;
@@ -121,6 +123,10 @@ static void wire_pools_refresh(uint64_t now, bool last) {
     else if (!os_lock_try(&pools_lock))
         return;
     struct weir_wire_slot* slot = wire_slot;
+    if (slot == NULL) { /* a handler forked meanwhile, and there is none for the child */
+        os_lock_give(&pools_lock);
+        return;
+    }
     struct wire_pools_look look = {.slot = slot, .now = now, .pools = 0, .left_out = 0};
     store_relaxed(&slot->pools_turn, slot->pools_turn + 1);
     __atomic_thread_fence(__ATOMIC_RELEASE); /* before the rows change */
@@ -141,11 +147,29 @@ static uint64_t wire_sys_calls(const struct weir_stats* all) {
     return all->sys_map + all->sys_protect + all->sys_purge + all->sys_remap + all->sys_other;
 }
 
+static void* wire_writer; /* who writes the slot's figures; NULL: nobody. Sync: atomic, acq_rel */
+
+/* False: another is at it, whose figures are as good. Only the end waits, a tenth of a second at most: who is
+ * at it may have been stopped. */
+static bool wire_write_begin(bool last) {
+    for (int tries = 0; tries < (last ? 100 : 1); tries++) {
+        void* nobody = NULL;
+        if (cas_acq_rel(&wire_writer, &nobody, arch_thread_pointer())) return true;
+        if (nobody == arch_thread_pointer()) break; /* a signal handler of its own */
+        if (!last) break;
+        uint32_t never = 0;
+        os_futex_wait_for(&never, 0, 1000000);
+    }
+    return last;
+}
+
 static void wire_refresh(bool last) {
+    if (!wire_write_begin(last)) return;
     struct weir_wire_slot* slot = wire_slot;
     struct weir_stats all;
     struct census t;
     stats_fill(&all, &t);
+    if (slot != load_relaxed(&wire_slot)) return; /* a handler forked, and this is the child */
     store_relaxed(&slot->threads_max, (uint32_t)load_relaxed(&heap_totals.heaps_peak));
     store_relaxed(&slot->live_bytes, all.live_bytes);
     if (all.live_bytes > slot->live_peak_bytes) store_relaxed(&slot->live_peak_bytes, all.live_bytes);
@@ -172,6 +196,7 @@ static void wire_refresh(bool last) {
     uint64_t now = os_clock_ns();
     wire_pools_refresh(now, last);
     store_relaxed(&slot->refreshed_ns, now);
+    if (!last) store_release(&wire_writer, (void*)NULL); /* after the end nobody writes any more */
 }
 
 /* One thread refreshes when it is time, whoever that is: the thread needs no heap. */
@@ -263,6 +288,7 @@ static void wire_inherit(const struct weir_wire_slot* parent) {
 WEIR_FN void wire_forked(void) {
     if (wire_file == NULL) return;
     const struct weir_wire_slot* parent = wire_slot;
+    store_relaxed(&wire_writer, (void*)NULL); /* its thread did not come along, or will find another slot */
     __builtin_memset(wire_chunks, 0, sizeof wire_chunks); /* those rows are the parent's */
     wire_claim();
     if (wire_slot == NULL) return;

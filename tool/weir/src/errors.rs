@@ -3,6 +3,7 @@
 //!
 //! SPDX-License-Identifier: Apache-2.0
 
+use crate::units::printable;
 use std::fmt;
 
 pub const USAGE: u8 = 2;
@@ -38,6 +39,6 @@ pub fn code(error: &anyhow::Error) -> u8 {
 /// Writes one line to stderr. A closed stderr is no reason to fail.
 pub fn say(text: impl fmt::Display) {
     use std::io::Write;
-    let line = format!("weir: {}\n", text.to_string().replace('\n', " "));
+    let line = format!("weir: {}\n", printable(&text.to_string().replace('\n', " ")));
     let _ = std::io::stderr().write_all(line.as_bytes());
 }

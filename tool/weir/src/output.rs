@@ -90,10 +90,11 @@ fn open(path: &Path) -> io::Result<(Option<PathBuf>, File)> {
 }
 
 fn cannot_write(path: &Path, error: &io::Error) -> anyhow::Error {
-    Exit::error(
-        TOOL,
-        format!("cannot write {}: {}; name a file that can be", path.display(), reason(error)),
-    )
+    let advice = match error.kind() {
+        ErrorKind::StorageFull | ErrorKind::QuotaExceeded => "make room, or name a file elsewhere",
+        _ => "name a file that can be",
+    };
+    Exit::error(TOOL, format!("cannot write {}: {}; {advice}", path.display(), reason(error)))
 }
 
 /// The error without Rust's "(os error 13)".

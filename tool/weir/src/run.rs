@@ -158,16 +158,21 @@ impl Results {
         if self.report.is_none() && !self.quiet {
             let _ = io::stderr().write_all(report::text(outcome).as_bytes());
         }
-        write_result(self.report, || Ok(report::text(outcome)));
+        let text = report::text(outcome);
+        if !write_result(self.report, || Ok(text.clone())) {
+            let _ = io::stderr().write_all(text.as_bytes());
+        }
     }
 }
 
-/// The command has run: its status is worth more than a result.
-fn write_result(file: Option<Output>, text: impl FnOnce() -> Result<String>) {
-    let Some(file) = file else { return };
-    if let Err(error) = text().and_then(|text| file.write(&text)) {
+/// The command has run: its status is worth more than a result. False: it was asked for and is not written.
+fn write_result(file: Option<Output>, text: impl FnOnce() -> Result<String>) -> bool {
+    let Some(file) = file else { return true };
+    let written = text().and_then(|text| file.write(&text));
+    if let Err(error) = &written {
         errors::say(format_args!("{error:#}"));
     }
+    written.is_ok()
 }
 
 pub fn start_error(file: &Path, error: &io::Error) -> anyhow::Error {

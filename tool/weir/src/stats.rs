@@ -13,10 +13,12 @@ use crate::units::printable;
 use crate::wire::{self, State};
 use anyhow::{Context, Result, bail};
 use std::ffi::OsStr;
-use std::fs::{self, File};
+use std::fs::{self, File, OpenOptions};
 use std::io::ErrorKind;
+use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStrExt;
-use std::path::PathBuf;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
 
 #[derive(clap::Args)]
 pub struct Args {
@@ -37,7 +39,7 @@ pub fn stats(args: &Args) -> Result<()> {
 fn look(pid: i32) -> Result<Live> {
     let before = running(pid)?;
     let path = wire_path(pid)?;
-    let shown = path.display().to_string();
+    let shown = printable(&path.display().to_string());
     let file = open(pid, &path)?;
     let inner = procfs::inner_pid(pid).unwrap_or(pid);
     let slot = wire::live(&file, inner).with_context(|| shown.clone())?;
@@ -50,6 +52,9 @@ fn look(pid: i32) -> Result<Live> {
             "process {pid} is not on weir: it is in none of the slots of {shown}; the report of 'weir run' will say why"
         );
     };
+    if slot.state == State::Damaged {
+        bail!("the figures of process {pid} make no sense: a program overwrote {shown}");
+    }
     if slot.state == State::Loaded {
         bail!("process {pid} has loaded weir, but no call of malloc has arrived there yet");
     }
@@ -89,13 +94,26 @@ fn wire_path(pid: i32) -> Result<PathBuf> {
     }
 }
 
-fn open(pid: i32, path: &std::path::Path) -> Result<File> {
+/// None: it is no regular file. The path is another's to choose: a pipe would keep whoever opens it, and
+/// some devices do things when they are opened.
+fn open_file(path: &Path) -> std::io::Result<Option<File>> {
+    let place = OpenOptions::new().read(true).custom_flags(libc::O_PATH).open(path)?;
+    if !place.metadata()?.is_file() {
+        return Ok(None);
+    }
+    File::open(format!("/proc/self/fd/{}", place.as_raw_fd())).map(Some)
+}
+
+fn open(pid: i32, path: &Path) -> Result<File> {
     // The process may have another root directory.
     let seen =
         PathBuf::from(format!("/proc/{pid}/root")).join(path.strip_prefix("/").unwrap_or(path));
     let shown = printable(&path.display().to_string());
-    match File::open(path).or_else(|_| File::open(seen)) {
-        Ok(file) => Ok(file),
+    match open_file(path).or_else(|_| open_file(&seen)) {
+        Ok(Some(file)) => Ok(file),
+        Ok(None) => bail!(
+            "process {pid} was not started by 'weir run': {shown}, which its WEIR_WIRE names, is no file"
+        ),
         Err(error) if error.kind() == ErrorKind::NotFound => {
             bail!(
                 "the wire file of process {pid}, {shown}, is gone: 'weir run' was killed, or the file was removed"

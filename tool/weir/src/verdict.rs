@@ -170,6 +170,9 @@ fn slot_row(slot: Slot, process: Option<&Process>, program: Option<&Program>) ->
             format!("built with {name}, which may refuse to run behind a preloaded library")
         });
         (Verdict::Reached, note)
+    } else if slot.state == State::Damaged {
+        let why = "its figures make no sense, as a program overwrote the wire file: it may run on weir, unproven";
+        (Verdict::NotReached(reason("slot_damaged", why)), None)
     } else {
         (Verdict::NotReached(reason_with_slot(process, program, facts)), None)
     };
@@ -189,7 +192,7 @@ fn is_reached(slot: &Slot) -> bool {
         State::Reached | State::Forked => true,
         // The last state hides whether REACHED came before; the counters tell.
         State::Ended => slot.figures.alloc_calls + slot.figures.free_calls > 0,
-        State::Loaded => false,
+        State::Loaded | State::Damaged => false,
     }
 }
 
@@ -457,6 +460,13 @@ mod tests {
         let rows = rows(&[], slots, &CONTEXT);
         assert_eq!(said(&rows), [(7, "/no/ls", "reached"), (8, "/no/true", "no_call")]);
         assert!(rows[1].made_no_call());
+    }
+
+    #[test]
+    fn a_damaged_slot_proves_nothing() {
+        let processes = [Process::for_test(2, 1, vec![program("/bin/true")])];
+        let slots = vec![slot(2, State::Damaged, 1, "/bin/true")];
+        assert_eq!(said(&rows(&processes, slots, &CONTEXT)), [(2, "/bin/true", "slot_damaged")]);
     }
 
     #[test]

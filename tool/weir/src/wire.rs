@@ -31,6 +31,8 @@ pub enum State {
     Reached,
     Forked,
     Ended,
+    /// What is in it no process has written: a program wrote to the file. Its figures are zero.
+    Damaged,
 }
 
 #[derive(Debug, Clone)]
@@ -164,6 +166,29 @@ impl Figures {
             &mut self.release_window_ns,
             &mut self.hole_bytes,
         ]
+    }
+
+    /// Whether a process can have these figures: an address has 48 bits, and so has what is there at once.
+    fn can_be(&self) -> bool {
+        let at_once = [
+            self.live_bytes,
+            self.live_peak_bytes,
+            self.cached_bytes,
+            self.dirty_bytes,
+            self.metadata_bytes,
+            self.resident_bytes,
+            self.resident_peak_bytes,
+            self.committed_bytes,
+            self.hole_bytes,
+        ];
+        let ever = [
+            self.alloc_calls,
+            self.free_calls,
+            self.slow_calls,
+            self.sys_calls,
+            self.misuse_reports,
+        ];
+        at_once.iter().all(|bytes| bytes >> 48 == 0) && ever.iter().all(|calls| calls >> 62 == 0)
     }
 
     pub fn add(&mut self, other: &Figures) {
@@ -317,18 +342,23 @@ pub fn slot(file: &File, index: u32) -> Option<Slot> {
     decode_slot(index, &bytes)
 }
 
-/// `bytes` are SLOT_BYTES long.
+/// `bytes` are SLOT_BYTES long. None: not filled in yet.
 fn decode_slot(index: u32, bytes: &[u8]) -> Option<Slot> {
     let state = match u32_at(bytes, 0) {
         1 => State::Loaded,
         2 => State::Reached,
         3 => State::Forked,
         4 => State::Ended,
-        _ => return None,
+        0 => return None,
+        _ => State::Damaged,
     };
     let mut figures = Figures::default();
     for (at, field) in figures.fields_mut().into_iter().enumerate() {
         *field = u64_at(bytes, 32 + 8 * at);
+    }
+    let state = if figures.can_be() { state } else { State::Damaged };
+    if state == State::Damaged {
+        figures = Figures::default();
     }
     Some(Slot {
         index,
@@ -592,6 +622,22 @@ mod tests {
         file.set_len(40).expect("set_len");
         let error = header(&file).expect_err("cut in the header").to_string();
         assert!(error.contains("cut to 40 bytes"), "{error}");
+    }
+
+    #[test]
+    fn what_no_process_wrote_is_damaged() {
+        let file = file();
+        let read = |slot: u32| super::slot(&file, slot).expect("filled in");
+        claim(&file, 0, 77, 10, b"/bin/true");
+        assert_eq!((read(0).state, read(0).pid), (State::Damaged, 10));
+        assert_eq!(read(0).figures, Figures::default());
+        for field in [0, 2, 8, 15, 20] {
+            claim(&file, 1, 2, 11, b"");
+            assert_eq!(read(1).state, State::Reached);
+            file.write_all_at(&[0xff; 8], slot_at(1) + 32 + 8 * field).expect("write");
+            assert_eq!(read(1).state, State::Damaged, "field {field}");
+            assert!(!read(1).has_figures());
+        }
     }
 
     #[test]

@@ -150,6 +150,18 @@ fn stdio_is_kept() {
 }
 
 #[test]
+fn a_report_that_has_no_room_goes_to_stderr() {
+    let output = output(&["run", "--report", "/dev/full", "--", "sh", "-c", "exit 3"]);
+    let stderr = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(3), "{stderr}");
+    assert!(
+        stderr.contains("cannot write /dev/full: No space left on device; make room"),
+        "{stderr}"
+    );
+    assert!(stderr.contains("1 program: on weir"), "{stderr}");
+}
+
+#[test]
 fn the_report_goes_to_stderr_or_a_file() {
     let output = output(&["run", "--", "sh", "-c", "echo out; echo err >&2"]);
     assert_eq!(text(&output.stdout), "out\n");

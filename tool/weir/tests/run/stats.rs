@@ -178,3 +178,20 @@ fn another_users_process_is_told() {
         "{stderr}"
     );
 }
+
+#[test]
+fn what_another_process_names_is_not_trusted() {
+    let scratch = Scratch::new();
+    let pipe = scratch.path("pipe");
+    assert!(Command::new("mkfifo").arg(&pipe).status().expect("mkfifo").success());
+    let strange = scratch.path("a\u{1b}[31mb\nc");
+    fs::write(&strange, "hello").expect("written");
+    for (wire, message) in [
+        (pipe, "is no file"),
+        ("/dev/null".into(), "/dev/null, which its WEIR_WIRE names, is no file"),
+        (strange, "a?[31mb?c: the wire file was cut to 5 bytes"),
+    ] {
+        let sleeping = started(Command::new("sleep").env("WEIR_WIRE", wire).arg("60"));
+        refused(&["stats", &sleeping.0.id().to_string()], 125, message);
+    }
+}
