@@ -778,8 +778,11 @@ static bool bank_tidy(struct arena* a, unsigned i) {
 }
 
 /* What waits when it starts, and no more: other threads may bring more all the time. */
+static uint32_t rounds_for(uint32_t quick_units) {
+    return quick_units / (FLUSH_BLOCKS * (GROUP_UNITS + 1)) + ARENA_BANKS + 1;
+}
 static void arena_tidy(struct arena* a, bool all) {
-    uint32_t rounds = load_relaxed(&a->quick_units) / (FLUSH_BLOCKS * (GROUP_UNITS + 1)) + ARENA_BANKS + 1;
+    uint32_t rounds = rounds_for(load_relaxed(&a->quick_units));
     while (rounds-- != 0 && arena_drain(a, all)) continue;
     for (unsigned i = 0; i < ARENA_BANKS && bank_tidy(a, i);) i++;
 }
@@ -794,6 +797,27 @@ WEIR_FN void arena_publish_all(void) {
 
 WEIR_FN void arena_trim_all(void) {
     for (uint32_t i = 0; i < load_relaxed(&arena_count); i++) arena_tidy(&arenas[i], true);
+}
+
+WEIR_FN uint64_t arena_free_bytes(void) {
+    uint64_t units = 0;
+    for (uint32_t n = 0; n < load_relaxed(&arena_count); n++) {
+        struct arena* a = &arenas[n];
+        arena_lock(a);
+        for (unsigned i = 0; i < ARENA_BANKS && bank_at(a, i) != NULL; i++)
+            units += (uint64_t)__builtin_popcountll(bank_at(a, i)->made) * CHUNK_UNITS;
+        units -= a->used_units;
+        os_lock_give(&a->lock);
+    }
+    return units << UNIT_SHIFT;
+}
+
+WEIR_FN void arena_yield(uint64_t enough) {
+    for (uint32_t i = 0; i < load_relaxed(&arena_count); i++) {
+        struct arena* a = &arenas[i];
+        uint32_t rounds = rounds_for(load_relaxed(&a->quick_units));
+        while (rounds-- != 0 && load_relaxed(&span_totals.dirty) < enough && arena_drain(a, false)) continue;
+    }
 }
 
 WEIR_FN uint64_t arena_used(unsigned m) {

@@ -179,6 +179,11 @@ WEIR_FN bool arena_is_free(const struct slice* s, const void* p);
 WEIR_FN void arena_publish_all(void);
 /* The same, and give empty chunks back. */
 WEIR_FN void arena_trim_all(void);
+/* Bytes of all chunks that are in no block, kept ones included. */
+WEIR_FN uint64_t arena_free_bytes(void);
+/* What waits becomes runs, and chunks without a block go, until `enough` bytes of free spans may be resident.
+ */
+WEIR_FN void arena_yield(uint64_t enough);
 
 /* Statistics: blocks of medium class m, kept ones included; bytes of free pages that are no holes yet. */
 WEIR_FN uint64_t arena_used(unsigned m);

@@ -16,6 +16,7 @@
 #include "heap/visit.h"
 #include "os/os.h"
 #include "page/release.h"
+#include "page/span.h"
 
 /* The thread has so many blocks of the class that slabs serve it better, or has a slab that serves it. */
 static bool medium_is_dense(struct heap* h, unsigned c) {
@@ -304,6 +305,28 @@ WEIR_FN void medium_drop(struct heap* h, unsigned parts) {
     kept_bounds_learn(h);
     medium_leave(h, inside);
     outgoing_send(&o);
+}
+
+/* A few blocks that a thread keeps, one here and one there, hold chunks of which nothing else is in use.
+ * Asked for by so many slabs before it is looked again, and by twice as many each time that nothing came of
+ * it. Sync: relaxed; what two threads make of it at once does not matter. */
+enum { YIELD_EVERY = 16, YIELD_DOUBLINGS = 6 };
+static uint32_t yield_wait, yield_failed;
+WEIR_FN void medium_yield(struct heap* h, uint64_t least, uint64_t enough) {
+    uint32_t wait = load_relaxed(&yield_wait);
+    if (wait != 0) {
+        store_relaxed(&yield_wait, wait - 1);
+        return;
+    }
+    uint32_t failed = load_relaxed(&yield_failed);
+    store_relaxed(&yield_wait, (uint32_t)YIELD_EVERY << failed);
+    if (arena_free_bytes() <= least) return;
+    uint64_t before = load_relaxed(&span_totals.dirty);
+    medium_drop(h, 1);
+    arena_yield(enough);
+    bool gone = load_relaxed(&span_totals.dirty) > before;
+    store_relaxed(&yield_failed, gone ? 0 : failed + (failed < YIELD_DOUBLINGS));
+    if (gone) store_relaxed(&yield_wait, 0u);
 }
 
 /* Of what is kept so much may stay while memory is added for the thread; a part of what it has only where

@@ -190,6 +190,10 @@ WEIR_FN size_t medium_usable(const struct slice* s, const void* p, const char* c
 /* Free of the blocks that a heap keeps the oldest part of each size, rounded up; 1 part: all. The caller owns
  * it. */
 WEIR_FN void medium_drop(struct heap* h, unsigned parts);
+/* For who will soon take memory that nobody has: where more than `least` bytes of chunks are free, what the
+ * heap keeps and what waits goes, so that chunks do, until free spans of `enough` bytes may be resident. The
+ * caller owns it. */
+WEIR_FN WEIR_NOINLINE void medium_yield(struct heap* h, uint64_t least, uint64_t enough);
 /* Free the blocks that other threads' heaps keep: those that were not used since the last visit, or all. With
  * no lock held, and signals blocked. */
 WEIR_FN void medium_visit(bool all);

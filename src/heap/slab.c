@@ -7,11 +7,23 @@
 #include "core/report.h"
 #include "heap/available.h"
 #include "heap/full.h"
+#include "heap/medium.h"
 #include "heap/remote_bits.h"
 #include "heap/spare.h"
 #include "heap/tagged.h"
 #include "page/hole.h"
 #include "page/span.h"
+
+/* Memory that nobody has comes last: freed medium blocks may wait for the next of their class all over chunks
+ * of which nothing is in use. Where heaps are small, or that is a small part of what is in use, it is left to
+ * them. */
+static struct slice* slab_span(struct heap* h, const struct size_class* k, bool first, bool* fresh) {
+    enum { yields_from = 16 << 20, yields_part = 8, enough_part = 16 };
+    uint64_t live = load_relaxed(&span_totals.live);
+    if (!first && live >= yields_from && load_relaxed(&span_totals.dirty) < live / enough_part)
+        medium_yield(h, live / yields_part, live / enough_part);
+    return span_alloc_slab(k->slices, !first, fresh);
+}
 
 WEIR_FN struct slice* slab_make(struct heap* h, unsigned c) {
     const struct size_class* k = &size_classes[c];
@@ -22,7 +34,7 @@ WEIR_FN struct slice* slab_make(struct heap* h, unsigned c) {
      * memory that others could use. */
     bool first = (h->opened[c / 64] >> (c % 64) & 1) == 0;
     bool fresh;
-    if (s == NULL) s = span_alloc_slab(k->slices, !first, &fresh);
+    if (s == NULL) s = slab_span(h, k, first, &fresh);
     if (s == NULL) return NULL;
     h->opened[c / 64] |= 1ull << (c % 64);
     s->free = NULL;

@@ -6,6 +6,7 @@
 #include "arenas.h"
 #include <algorithm>
 #include <future>
+#include <vector>
 
 namespace {
 
@@ -595,6 +596,39 @@ TEST(MediumKept, LittleWhereNobodyComesForIt) {
             EXPECT_LE(unit_kept_medium_bytes(), unit_kept_medium_max());
             unit_collect();
         }));
+}
+
+// Blocks that wait for the next of their class, and those that the thread keeps, lie all over chunks of which
+// nothing else is in use: slabs get that memory before any that nobody has had.
+TEST(MediumKept, ChunksOfWhichNothingIsInUseServeSlabs) {
+    EXPECT_FINE(in_child([] {
+        start("release=off");
+        constexpr size_t live = size_t{32} << 20;
+        constexpr size_t small = 512;
+        uint64_t state = 8;
+        std::vector<void*> blocks;
+        for (unsigned cycle = 0; cycle < 4; cycle++) { // much comes and goes: much may wait
+            for (size_t bytes = 0; bytes < live;) {
+                state = state * 6364136223846793005u + 1442695040888963407u;
+                size_t size = 1100 + (state >> 40) % 6000;
+                blocks.push_back(unit_alloc(size));
+                ASSERT_NE(blocks.back(), nullptr);
+                bytes += size;
+            }
+            for (size_t i = 0; i < blocks.size(); i++) std::swap(blocks[i], blocks[i * 7919 % blocks.size()]);
+            for (void* p : blocks) unit_free(p);
+            blocks.clear();
+        }
+        struct unit_figures before, after;
+        unit_census(&before);
+        EXPECT_EQ(before.live_blocks, 0u);
+        for (size_t bytes = 0; bytes < live / 4 * 3; bytes += small) blocks.push_back(unit_alloc(small));
+        unit_census(&after);
+        EXPECT_LE(after.committed_bytes, before.committed_bytes + live / 8);
+        EXPECT_TRUE(unit_arena_check());
+        for (void* p : blocks) unit_free(p);
+        expect_no_live_blocks();
+    }));
 }
 
 } // namespace
