@@ -21,6 +21,7 @@
 #include "heap/history.h"
 #include "heap/place.h"
 #include "os/os.h"
+#include "page/fence.h"
 #include "tag/tag.h"
 
 enum tag_error { ERROR_OVERFLOW, ERROR_UNDERFLOW, ERROR_AFTER_FREE, ERROR_MISMATCH };
@@ -192,10 +193,7 @@ static bool place_is_new(uintptr_t code) {
 /* The program goes on: past this access, and until its thread frees a block, without comparing. */
 static bool fault_lets_go_on(const struct os_fault* fault) {
     if (core_options.on_error == 0) return false;
-    if (fault->kind == OS_FAULT_PLAIN) {
-        size_t page = os_page_bytes();
-        return os_commit((void*)align_down(fault->address, page), page);
-    }
+    if (fault->kind == OS_FAULT_PLAIN) return fence_page_open((void*)fault->address);
     if (fault->kind == OS_FAULT_TAG) {
         store_relaxed(&tag_faults_passed, 1u);
         return os_tags_set(0);
@@ -229,9 +227,9 @@ static bool fault_tell_slow(const struct os_fault* fault) {
 }
 
 static bool fault_tell_tags(const struct os_fault* fault) {
-    arch_tag_compare(false); /* what is looked at has any tag */
+    uint64_t before = arch_tag_ignore(); /* what is looked at has any tag */
     bool again = fault_tell_slow(fault);
-    arch_tag_compare(true);
+    arch_tag_ignore_end(before);
     return again;
 }
 

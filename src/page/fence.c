@@ -12,7 +12,13 @@
 WEIR_VAR bool fence_is_on;
 WEIR_VAR uint64_t fence_most;
 
+WEIR_VAR uint32_t fence_was_opened;
 static uint64_t fence_count; /* blocks that have some; Sync: relaxed, written under the page lock */
+
+WEIR_FN bool fence_page_open(void* p) {
+    store_relaxed(&fence_was_opened, 1u); /* before anybody can write */
+    return os_commit((void*)align_down((uintptr_t)p, os_page_bytes()), os_page_bytes());
+}
 
 WEIR_FN void fence_start(void) {
     enum { usual = 65530, part = 8 }; /* two mappings for each: a quarter of what there may be */

@@ -21,6 +21,12 @@ WEIR_VAR_DECL bool fence_is_on; /* Sync: relaxed; set once */
 /* Such blocks, and inaccessible free spans, at most. Sync: relaxed; set by fence_start. */
 WEIR_VAR_DECL uint64_t fence_most;
 
+/* Somebody went on after a report of an access to memory that is inaccessible, and may have written to it:
+ * what a free span without memory reads as is not known. Sync: relaxed; set by fence_page_open. */
+WEIR_VAR_DECL uint32_t fence_was_opened;
+/* Make the page at p accessible, for an access that was reported. Async-signal-safe. False: no memory. */
+WEIR_FN bool fence_page_open(void* p);
+
 /* From now on fence_alloc makes fences. Reads a file. */
 WEIR_FN void fence_start(void);
 /* Slices of a block of `bytes`, its tail included. */

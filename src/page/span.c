@@ -233,7 +233,8 @@ static struct slice* span_cut(struct slice* s, size_t skip, size_t slices, struc
         list_merge(rest, (uint32_t)(all - skip - slices), state, clean - before - inside);
         store_relaxed(&rest->bare, bare < rest->span_slices ? bare : rest->span_slices);
     }
-    *k = (struct known){state == SPAN_DIRTY ? slices : 0, inside != 0, known_purged()};
+    bool written = state == SPAN_DIRTY || (state == SPAN_UNCOMMITTED && load_relaxed(&fence_was_opened) != 0);
+    *k = (struct known){written ? slices : 0, inside != 0, known_purged()};
     span_give_out(start, slices);
     dirty_was_taken();
     return start;

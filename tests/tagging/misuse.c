@@ -223,6 +223,26 @@ static void run_large_freed(self_t self) {
     *(volatile char*)at = 1;
 }
 
+static void expect_zero(const char* p, size_t from, size_t end) {
+    for (size_t i = from; i < end; i++)
+        if (p[i] != 0) say("byte %zu of calloc's block is not zero\n", i), _exit(3);
+}
+/* Where the program goes on, what it wrote is no part of a block that is to be zero. */
+static void run_large_freed_zeroed(self_t self) {
+    run_large_freed(self);
+    expect_zero(calloc(1, self->size), 0, self->size);
+}
+static void run_large_shrunk_zeroed(self_t self) {
+    size_t rest = (size_t)1 << 20;
+    char* p = hide(malloc(self->size + rest));
+    memset(p, 1, self->size + rest);
+    p = hide(realloc(p, self->size));
+    say("expect weir: tag-use-after-free\n");
+    *(volatile char*)(p + self->size + self->offset) = 5;
+    size_t bytes = rest / 4 * 3;
+    expect_zero(calloc(1, bytes), 0, bytes);
+}
+
 /* ---- freed blocks */
 
 static void run_freed(self_t self) {
@@ -513,6 +533,8 @@ static const struct misuse cases[] = {
     {"underflow-4096@3000000", "access", run_large_underflow, 3000000, -4096},
     {"freed-write@100000", "access", run_large_freed, 100000, 8},
     {"freed-write@3000000", "access", run_large_freed, 3000000, 8},
+    {"freed-zeroed@3000000", "access", run_large_freed_zeroed, 3000000, 5000},
+    {"shrunk-zeroed@2097152", "access", run_large_shrunk_zeroed, 2097152, 200000},
     {"within-granule@100", "none", run_within_granule, 100, 0},
     {"within-granule@5001", "none", run_within_granule, 5001, 0},
     {"usable-edge@100", "access", run_usable_edge, 100, 0},

@@ -46,7 +46,7 @@ bool unit_size_matches(size_t usable, size_t size, size_t align) {
 struct unit_place unit_place_at(const void* p) {
     struct heap_place at;
     struct unit_place place = {.kind = -1};
-    if (tag_is_on()) arch_tag_compare(false);
+    uint64_t before = tag_is_on() ? arch_tag_ignore() : 0;
     if (place_at((uintptr_t)tag_clear(p), &at))
         place = (struct unit_place){.kind = (int)at.kind,
                                     .start = at.start,
@@ -54,7 +54,7 @@ struct unit_place unit_place_at(const void* p) {
                                     .free = place_is_free(&at),
                                     .slotted = at.slotted,
                                     .slot = at.slot};
-    if (tag_is_on()) arch_tag_compare(true);
+    if (tag_is_on()) arch_tag_ignore_end(before);
     return place;
 }
 void unit_history_start(uint64_t calls) {

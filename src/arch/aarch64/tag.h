@@ -123,12 +123,15 @@ ARCH_TAG_RANGE(arch_tag_store, "0xd9201400", "0xd9a02400", "#3")
 ARCH_TAG_RANGE(arch_tag_store_zero, "0xd9601400", "0xd9e02400", "#4")
 #undef ARCH_TAG_RANGE
 
-/* Whether this thread compares tags where its mode says so: PSTATE.TCO. */
-WEIR_INLINE void arch_tag_compare(bool compares) {
-    if (compares)
-        __asm__ volatile(".inst 0xd503409f" : : : "memory"); /* msr tco, #0 */
-    else
-        __asm__ volatile(".inst 0xd503419f" : : : "memory"); /* msr tco, #1 */
+/* This thread compares no tags from here on: PSTATE.TCO, as it was before, for arch_tag_ignore_end. */
+WEIR_INLINE uint64_t arch_tag_ignore(void) {
+    uint64_t before;
+    __asm__ volatile("mrs %0, s3_3_c4_c2_7" : "=r"(before) : : "memory"); /* tco */
+    __asm__ volatile(".inst 0xd503419f" : : : "memory");                  /* msr tco, #1 */
+    return before;
+}
+WEIR_INLINE void arch_tag_ignore_end(uint64_t before) {
+    __asm__ volatile("msr s3_3_c4_c2_7, %0" : : "r"(before) : "memory");
 }
 
 /* arch_tag_store for up to 127 granules, without a loop. */

@@ -57,8 +57,12 @@ WEIR_INLINE void arch_tag_store_zero(void* p, size_t bytes) {
     arch_tag_none();
 }
 
-WEIR_INLINE void arch_tag_compare(bool compares) {
-    (void)compares;
+WEIR_INLINE uint64_t arch_tag_ignore(void) {
+    arch_tag_none();
+    return 0;
+}
+WEIR_INLINE void arch_tag_ignore_end(uint64_t before) {
+    (void)before;
     arch_tag_none();
 }
 
