@@ -72,6 +72,12 @@ pub fn cannot_judge(before: &Document, here: &Machine, conditions: &[Condition])
             here.differences(&before.machine).join("; ")
         ));
     }
+    let huge = here.huge_pages.as_ref().zip(before.machine.huge_pages.as_ref());
+    if let Some((here, there)) = huge.filter(|(here, there)| here != there) {
+        return Some(format!(
+            "--fail-if: huge pages are '{here}' here and were '{there}', which changes time, faults and memory: keep a result of this setting"
+        ));
+    }
     let of_weir = |run: &Run| run.allocator == WEIR;
     let lacks =
         conditions.iter().find(|condition| !before.has_interval(condition.measure, of_weir))?;
@@ -96,6 +102,33 @@ fn ratio(before: &Run, now: &Run, measure: Measure) -> Option<Estimate> {
     Some(Estimate { median: now.median / before.median, interval })
 }
 
+/// Now to before, of all that are not weir and are in both, the median of their ratios: what the machine's hour does to
+/// everybody. None: there is nobody else.
+fn hour(before: &Document, now: &Document, measure: Measure) -> Option<f64> {
+    let mut ratios: Vec<f64> = Vec::new();
+    for entry in &now.workloads {
+        let Some(earlier) = comparable(before, now, entry) else { continue };
+        let others = entry.results.iter().filter(|run| run.counts() && run.allocator != WEIR);
+        let pairs = others.filter_map(|run| Some((earlier.run(&run.allocator)?, run)));
+        ratios.extend(pairs.filter_map(|(then, run)| Some(ratio(then, run, measure)?.median)));
+    }
+    ratios.sort_by(f64::total_cmp);
+    ratios.get(ratios.len() / 2).copied()
+}
+
+/// In an hour in which everybody took 1.1 times as long, weir's 1.1 is no change.
+fn in_hour(ratio: Estimate, hour: Option<f64>) -> Estimate {
+    let hour = hour.filter(|hour| *hour > 0.0).unwrap_or(1.0);
+    let interval =
+        ratio.interval.map(|one| Interval { low: one.low / hour, high: one.high / hour });
+    Estimate { median: ratio.median / hour, interval }
+}
+
+/// Measures that the machine's hour changes.
+fn depends_on_hour(measure: Measure) -> bool {
+    matches!(measure, Measure::Time | Measure::Cpu)
+}
+
 /// Whether two of one name do the same work, as far as both say. Where only one of them is quick, the number of
 /// operations tells nothing.
 fn same_work(earlier: &Entry, now: &Entry, same_scale: bool) -> bool {
@@ -105,6 +138,7 @@ fn same_work(earlier: &Entry, now: &Entry, same_scale: bool) -> bool {
     earlier.revision == now.revision
         && agree(earlier.sizes.as_deref(), now.sizes.as_deref())
         && agree(earlier.threads, now.threads)
+        && agree(earlier.program.as_deref(), now.program.as_deref())
         && (!same_scale || agree(earlier.operations, now.operations))
 }
 
@@ -173,6 +207,11 @@ fn judge(
         lost: Vec::new(),
         judged: 0,
     };
+    let hour = if depends_on_hour(condition.measure) {
+        hour(before, now, condition.measure)
+    } else {
+        None
+    };
     for entry in &now.workloads {
         let earlier = comparable(before, now, entry);
         let pair = earlier.and_then(|earlier| earlier.run(WEIR)).zip(entry.run(WEIR));
@@ -183,7 +222,7 @@ fn judge(
             continue;
         };
         judged.judged += 1;
-        match condition.answer(&ratio) {
+        match condition.answer(&in_hour(ratio, hour)) {
             Answer::Met => judged.met.push(entry.name.clone()),
             Answer::Uncertain => judged.uncertain.push(entry.name.clone()),
             Answer::NotMet => {}
@@ -202,6 +241,9 @@ fn not_in_both(before: &Document, now: &Document, chosen: &dyn Fn(&str) -> bool)
     new.chain(gone).map(|entry| entry.name.clone()).collect()
 }
 
+/// From which on a change of everybody's times is told.
+const HOUR_TOLD: f64 = 0.02;
+
 /// Why figures may differ without a change of an allocator.
 fn notes(before: &Document, now: &Document) -> Vec<String> {
     let mut notes = Vec::new();
@@ -211,6 +253,20 @@ fn notes(before: &Document, now: &Document) -> Vec<String> {
             "the earlier result is of another machine, kernel or system: times do not compare ({})",
             differences.join("; ")
         ));
+    }
+    match hour(before, now, Measure::Time) {
+        Some(hour) if (hour - 1.0).abs() > HOUR_TOLD => notes.push(format!(
+            "the others take {:+.0} % of their time before: --fail-if takes that off weir's, what has changed above is as measured",
+            (hour - 1.0) * 100.0
+        )),
+        None if now.workloads.iter().any(|entry| comparable(before, now, entry).is_some()) => notes.push(
+            "no other allocator is in both results: what the machine's hour does is in the times"
+                .to_owned(),
+        ),
+        _ => {}
+    }
+    if before.interrupted {
+        notes.push("the earlier result was interrupted: some of its rows have fewer rounds, or are missing".to_owned());
     }
     if before.quick || now.quick {
         notes.push("a quick result has no intervals, so that no change can be told".to_owned());
@@ -304,6 +360,49 @@ mod tests {
         // Each interval is 1 % to both sides.
         let uncertain = judged(1.0, 1.04, "time>+3%");
         assert!(!uncertain.met() && uncertain.conditions[0].uncertain == ["a"]);
+    }
+
+    #[test]
+    fn what_everybody_takes_more_is_the_hour() {
+        let at = |weir: f64, system: f64| {
+            let mut one = document(&[("a", weir)]);
+            one.workloads[0] = entry("a", &[("system", system, 1e6), ("weir", weir, 1e6)]);
+            one
+        };
+        let condition = [Condition::parse("time>+3%").expect("a condition")];
+        let slower = compared(&at(1.0, 1.0), &at(1.2, 1.2), &condition);
+        assert!(!slower.met() && slower.conditions[0].uncertain.is_empty(), "{slower:?}");
+        assert!(slower.notes.iter().any(|note| note.contains("+20 %")), "{:?}", slower.notes);
+        assert!(compared(&at(1.0, 1.0), &at(1.0, 0.8), &condition).met());
+        assert!(
+            !compared(&at(1.0, 1.0), &at(1.0, 1.0), &condition)
+                .notes
+                .iter()
+                .any(|n| n.contains("others"))
+        );
+        let mut alone = at(1.0, 1.0);
+        alone.workloads[0].results.retain(|run| run.allocator == WEIR);
+        let notes = compared(&alone, &alone, &condition).notes;
+        assert!(notes.iter().any(|note| note.contains("no other allocator")), "{notes:?}");
+    }
+
+    #[test]
+    fn another_program_an_interrupted_result_and_other_huge_pages_are_told() {
+        let condition = [Condition::parse("time>+3%").expect("a condition")];
+        let mut before = document(&[("a", 1.0)]);
+        let mut now = before.clone();
+        before.workloads[0].program = Some("/usr/bin/gs, 5 bytes".to_owned());
+        now.workloads[0].program = Some("/usr/bin/gs, 6 bytes".to_owned());
+        assert_eq!(compared(&before, &now, &condition).conditions[0].judged, 0);
+        now.workloads[0].program = None;
+        assert_eq!(compared(&before, &now, &condition).conditions[0].judged, 1);
+        before.interrupted = true;
+        let notes = compared(&before, &now, &condition).notes;
+        assert!(notes.iter().any(|note| note.contains("interrupted")), "{notes:?}");
+        let mut here = before.machine.clone();
+        here.huge_pages = Some("always".to_owned());
+        before.machine.huge_pages = Some("madvise".to_owned());
+        assert!(cannot_judge(&before, &here, &condition).expect("why").contains("'always' here"));
     }
 
     #[test]

@@ -307,8 +307,12 @@ fn document(args: &Args, contenders: &[Contender], not_installed: Vec<Missing>) 
     }
 }
 
-/// What figures of a run in which not all rounds rest stand for.
+/// What figures of a run in which not all rounds rest, or not for long, stand for.
 fn rests(args: &Args) -> Option<String> {
+    if args.quick {
+        let note = "quick: runs rest for a tenth of a second, in which nobody has given back what goes after a delay";
+        return Some(note.to_owned());
+    }
     let rests = args.rests.filter(|rests| *rests < args.rounds)?;
     let rounds = units::plural(u64::from(rests), "round", "rounds");
     Some(format!(

@@ -16,6 +16,7 @@ use crate::errors::{Exit, USAGE};
 use anyhow::Result;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
+use std::fs::Metadata;
 use std::path::Path;
 
 pub const SCHEMA: u32 = 1;
@@ -70,11 +71,26 @@ pub struct Entry {
     /// Of its work, where that has changed and name, sizes and operations have not; the first is left out.
     #[serde(default = "first_revision", skip_serializing_if = "is_first_revision")]
     pub revision: u64,
+    /// A program's file and its length: another version does other work. Results of before do not say so.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub program: Option<String>,
     /// Memory at the end was measured some time after the load; results of before do not say so.
     #[serde(default)]
     pub rested: bool,
     pub results: Vec<Run>,
     pub notes: Vec<String>,
+}
+
+/// Each file that a program's command names, and its length.
+fn program_told(item: &Item) -> Option<String> {
+    let arguments = item.arguments.iter().skip(1).map(Path::new);
+    let named = arguments.filter(|path| path.is_absolute());
+    let files = std::iter::once(item.file.as_path()).chain(named).filter_map(|path| {
+        let file = path.canonicalize().ok()?;
+        let length = file.metadata().ok().filter(Metadata::is_file)?.len();
+        Some(format!("{}, {length} bytes", file.display()))
+    });
+    (item.kind == Kind::Program).then(|| files.collect::<Vec<_>>().join("; "))
 }
 
 fn first_revision() -> u64 {
@@ -185,6 +201,7 @@ impl Entry {
             threads: item.threads,
             operations,
             revision,
+            program: program_told(item),
             rested: item.rests(),
             results: outcome.contenders.iter().map(Run::of).collect(),
             notes: outcome.notes.clone(),

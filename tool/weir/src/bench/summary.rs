@@ -134,6 +134,7 @@ pub mod tests {
             threads: Some(1),
             operations: Some(1000),
             revision: FIRST_REVISION,
+            program: None,
             rested: true,
             results: figures.iter().map(run).collect(),
             notes: Vec::new(),

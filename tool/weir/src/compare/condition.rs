@@ -4,8 +4,9 @@
 //!     time>+3%            weir takes over 3 % more time than the system's malloc
 //!     peak>=10% vs jemalloc
 //!
-//! A condition is met when the whole confidence interval of the ratio lies beyond the limit: noise alone
-//! meets one condition in one case of forty at most. A median beyond the limit whose interval is not is
+//! A condition is met when the whole confidence interval of the ratio lies beyond the limit: in rounds that were
+//! interleaved, noise alone meets one condition in one case of forty at most (`bench --against` compares rounds of two
+//! hours, and is no better than that these were alike). A median beyond the limit whose interval is not is
 //! reported as uncertain.
 //!
 //! SPDX-License-Identifier: Apache-2.0
