@@ -152,11 +152,11 @@ static void* wire_writer; /* who writes the slot's figures; NULL: nobody. Sync: 
 /* False: another is at it, whose figures are as good. Only the end waits, a tenth of a second at most: who is
  * at it may have been stopped. */
 static bool wire_write_begin(bool last) {
-    for (int tries = 0; tries < (last ? 100 : 1); tries++) {
-        void* nobody = NULL;
-        if (cas_acq_rel(&wire_writer, &nobody, arch_thread_pointer())) return true;
-        if (nobody == arch_thread_pointer()) break; /* a signal handler of its own */
-        if (!last) break;
+    enum { looks = 100 };
+    for (int look = 0; look < looks; look++) {
+        void* writer = NULL;
+        if (cas_acq_rel(&wire_writer, &writer, arch_thread_pointer())) return true;
+        if (!last || writer == arch_thread_pointer()) break; /* a signal handler of its own */
         uint32_t never = 0;
         os_futex_wait_for(&never, 0, 1000000);
     }

@@ -111,7 +111,8 @@ def main():
             print(result[1], flush=True)
             results.append(result)
     failed = [line for ok, line in results if not ok]
-    print(*failed, sep="\n") if failed else None
+    if failed:
+        print(*failed, sep="\n")
     print(f"{len(results) - len(failed)} passed, {len(failed)} failed")
     return 1 if failed or not results else 0
 

@@ -6,7 +6,7 @@
 //!
 //! A condition is met when the whole confidence interval of the ratio lies beyond the limit: in rounds that were
 //! interleaved, noise alone meets one condition in one case of forty at most (`bench --against` compares rounds of two
-//! hours, and is no better than that these were alike). A median beyond the limit whose interval is not is
+//! hours, of which it knows what the other allocators' times say). A median beyond the limit whose interval is not is
 //! reported as uncertain.
 //!
 //! SPDX-License-Identifier: Apache-2.0
