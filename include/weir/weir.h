@@ -78,7 +78,7 @@ struct weir_stats_class {
 };
 struct weir_stats_heap {
     uint64_t id; /**< a small number, unique among the heaps of the process */
-    int32_t tid; /**< kernel thread id of the thread that has it; 0: none, waiting for reuse */
+    int32_t tid; /**< kernel thread id of the thread that has it; 0: none, waiting for reuse, or not known */
     uint32_t reserved;
     uint64_t slabs;        /**< number of slabs the heap owns */
     uint64_t live_bytes;   /**< bytes of blocks in the program's hands from those slabs */

@@ -53,7 +53,8 @@ static void thread_exit(void* round) {
 
 /* Whether thread_exit is still to run in this thread for the first time. The first thread's TLS stays. */
 static bool thread_end_is_seen(void) {
-    if (os_thread_id() == os_process_id()) return true;
+    int tid = os_thread_id();
+    if (tid > 0 && tid == os_process_id()) return true;
     if (load_acquire(&thread_key_state) != KEY_READY) return false;
     return pthread_getspecific(thread_key) == (void*)(uintptr_t)ROUND_FIRST;
 }

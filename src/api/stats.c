@@ -86,6 +86,12 @@ WEIR_EXPORT int weir_stats_class_get(unsigned index, struct weir_stats_class* ro
     return 0;
 }
 
+/* Negative in the heap: not known. */
+static int32_t heap_thread(const struct heap* h) {
+    int tid = load_relaxed(&h->tid);
+    return tid > 0 ? tid : 0;
+}
+
 WEIR_EXPORT int weir_stats_heap_get(unsigned index, struct weir_stats_heap* row) {
     const struct heap* h = registry_first();
     for (; h != NULL && index != 0; index--) h = h->registry_next;
@@ -93,7 +99,7 @@ WEIR_EXPORT int weir_stats_heap_get(unsigned index, struct weir_stats_heap* row)
     struct census_heap t = {.heap = h};
     census_take_heap(&t);
     *row = (struct weir_stats_heap){.id = h->id,
-                                    .tid = load_relaxed(&h->tid),
+                                    .tid = heap_thread(h),
                                     .slabs = t.slabs,
                                     .live_bytes = t.live_bytes,
                                     .cached_bytes = t.cached_bytes};
@@ -190,7 +196,7 @@ static void json_heaps(struct json* j) {
         json_string(j, first ? "{" : ",{");
         first = false;
         json_field(j, "id", h->id, false);
-        json_field(j, "tid", (uint64_t)load_relaxed(&h->tid), false);
+        json_field(j, "tid", (uint64_t)heap_thread(h), false);
         json_field(j, "slabs", t.slabs, false);
         json_field(j, "live_bytes", t.live_bytes, false);
         json_field(j, "cached_bytes", t.cached_bytes, true);

@@ -54,6 +54,10 @@ static uint32_t sweep_at = 16; /* look for ended threads when the registry would
 static bool started;
 static int registry_process; /* the process that `tid`s belong to */
 enum { TID_UNKNOWN = -1 };
+static int thread_id(void) {
+    int tid = os_thread_id();
+    return tid > 0 ? tid : TID_UNKNOWN;
+}
 
 /* Heaps of threads that ended, with all that they had: the next thread has one of them. Sync: heaps_lock;
  * the head is also read relaxed, to skip the lock. */
@@ -193,10 +197,11 @@ static uint32_t parked_in_use(const struct heap* h) {
 }
 
 /* Whether the heap of a thread that ends, `tid`, is now the next one's as it is. Not where nobody would come
- * by to empty it out if there is no next one. What it has counts as something that a look is to see to. */
+ * by to empty it out if there is no next one, and not by a thread that could not be told from others. What it
+ * has counts as something that a look is to see to. */
 static bool heap_parks(struct heap* h, int tid) {
     uint32_t state = load_relaxed(&release_state);
-    if (state == RELEASE_OFF || state == RELEASE_ALONE || full_is_on()) return false;
+    if (tid == TID_UNKNOWN || state == RELEASE_OFF || state == RELEASE_ALONE || full_is_on()) return false;
     outbox_flush_all(h);
     large_drop(h);
     uint64_t bytes = load_relaxed(&h->slab_bytes) + (uint64_t)medium_kept_bytes(h);
@@ -249,7 +254,8 @@ WEIR_FN void heap_want(const struct slice* s) {
     /* Relaxed: whether it is parked still is seen under the lock. Records of heaps are never freed. */
     struct heap* h = owner_heap(load_relaxed(&s->owner));
     if (h == NULL || load_relaxed(&h->parked_bytes) == 0 || load_relaxed(&h->wanted_by) != 0) return;
-    store_relaxed(&h->wanted_by, os_thread_id());
+    int tid = thread_id();
+    if (tid != TID_UNKNOWN) store_relaxed(&h->wanted_by, tid);
 }
 
 /* Under heaps_lock: of the parked heaps the last one that thread `tid` wants; NULL: none. Not one where so
@@ -379,7 +385,7 @@ static uint64_t first_turn(uint64_t id) {
 static struct heap* heap_take(int tid) {
     registry_check_process();
     /* Thread ids are reused: a heap under our own id was left by a thread that is gone. */
-    for (struct heap* h = registry; h != NULL && tid != 0; h = h->registry_next)
+    for (struct heap* h = registry; h != NULL && tid != TID_UNKNOWN; h = h->registry_next)
         if (load_relaxed(&h->tid) == tid) return h;
     if (parked != NULL && !parked_by(tid)) return heap_unpark(parked_best(tid), tid);
     if (spares == NULL && registry_count >= sweep_at) registry_sweep();
@@ -472,9 +478,9 @@ WEIR_FN struct heap* heap_attach(void) {
         full_start();
         arena_start();
     }
-    int tid = os_thread_id();
+    int tid = thread_id();
     struct heap* h = heap_take(tid);
-    bool first = tid == registry_process;
+    bool first = tid != TID_UNKNOWN && tid == registry_process;
     if (h != NULL) arch_thread_word_set(h);
     os_lock_give(&heaps_lock);
     if (blocked) os_signals_restore(signals);
@@ -491,7 +497,7 @@ WEIR_FN void heap_detach(const char* call, bool ends) {
     uint64_t signals;
     bool blocked = os_signals_block(&signals);
     int tid = load_relaxed(&h->tid);
-    if (tid == TID_UNKNOWN) tid = os_thread_id(); /* the child of a raw fork */
+    if (tid == TID_UNKNOWN) tid = thread_id(); /* the child of a raw fork */
     /* No allocation under way here is to find the heap again by the thread's id. */
     store_relaxed(&h->tid, TID_UNKNOWN);
     arch_thread_word_set(&heap_empty);
@@ -655,7 +661,7 @@ static void heap_set_aside(struct heap* h) {
 WEIR_FN void heap_resume(struct heap* h) {
     if (h->busy != 0 || heap_self() != &heap_empty) return; /* in the handler, the thread got another one */
     h->set_aside = false;
-    store_relaxed(&h->tid, os_thread_id());
+    store_relaxed(&h->tid, thread_id());
     add_relaxed(&heap_totals.heaps_live, 1);
     arch_thread_word_set(h);
 }

@@ -4,7 +4,6 @@
  */
 #include "heap/trace.h"
 
-#include "base/text.h"
 #include "core/options.h"
 #include "core/report.h"
 #include "heap/heap.h"
@@ -14,6 +13,13 @@ WEIR_FN void trace_take(struct trace* trace) {
     int thread = load_relaxed(&h->tid);
     trace->thread = thread > 0 ? thread : os_thread_id();
     trace->count = os_stack_take(trace->frames, (uint32_t)core_options.guard_frames);
+}
+
+WEIR_FN WEIR_COLD void trace_text_thread(struct text* t, int thread) {
+    if (thread > 0)
+        text_number(t, (uint64_t)thread);
+    else
+        text_string(t, "? (a sandbox does not tell)");
 }
 
 static void say_frame(uintptr_t address) {
@@ -38,7 +44,7 @@ static void say_thread(const char* what, int thread) {
     struct text t = text_make(line, sizeof line - 1);
     text_string(&t, what);
     text_string(&t, " by thread ");
-    text_number(&t, (uint64_t)thread);
+    trace_text_thread(&t, thread);
     line[t.length] = '\0';
     core_report_detail(line);
 }

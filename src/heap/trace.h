@@ -8,6 +8,7 @@
 #define WEIR_HEAP_TRACE_H
 
 #include "base/compiler.h"
+#include "base/text.h"
 #include "os/os.h"
 
 /* The option guard_frames says how many are kept. */
@@ -18,6 +19,8 @@ struct trace {
     uintptr_t* frames;
 };
 
+/* A thread's id, as os_thread_id told it. */
+WEIR_FN void trace_text_thread(struct text* t, int thread);
 /* The calling thread's stack, into `frames`, which there is room for. */
 WEIR_FN void trace_take(struct trace* trace);
 /* Lines of detail: `<what> by thread T`, then the frames. */

@@ -113,8 +113,8 @@ WEIR_FN void os_resident(uint64_t* now, uint64_t* peak);
 WEIR_FN const char* os_environment(const char* name);
 /* How many variables have names that start so; likewise. */
 WEIR_FN size_t os_environment_count(const char* start);
-/* Kernel ids of this process, its parent and the calling thread; whether thread `tid` of this process
- * still lives. */
+/* Kernel ids of this process, its parent and the calling thread, negative where a sandbox refuses to tell;
+ * whether thread `tid` of this process still lives. */
 WEIR_FN int os_process_id(void);
 WEIR_FN int os_parent_id(void);
 WEIR_FN int os_thread_id(void);

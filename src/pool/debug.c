@@ -8,6 +8,7 @@
 #include "core/options.h"
 #include "core/report.h"
 #include "heap/retag.h"
+#include "heap/trace.h"
 #include "os/os.h"
 #include "page/span.h"
 
@@ -351,7 +352,7 @@ static void text_caller(struct text* t, const char* what, const void* caller, in
     text_string(t, what);
     text_hex(t, (uintptr_t)caller);
     text_string(t, " in thread ");
-    text_number(t, (uint64_t)thread);
+    trace_text_thread(t, thread);
 }
 
 WEIR_FN void debug_report(const struct debug_fault* f, const char* call) {

@@ -108,6 +108,7 @@ CASES = [
          output=r'(?s)"alloc_calls":\d{5}.*done', requires=["root"]),
     Case("seccomp that kills", "{cases} seccomp kill", by="preload"),
     Case("seccomp that refuses, from the first call", "{cases} seccomp refuse", by="preload"),
+    Case("seccomp that refuses gettid, several threads", "{cases} unnamed", by="preload"),
     Case("seccomp, a call too many", "{cases} seccomp kill forbidden", by="preload", status=-signal.SIGSYS, output=""),
     Case("a plugin", "{cases} plugin {plugin} shallow cross", where=("cases", "reached")),
     Case("RTLD_DEEPBIND", "{cases} plugin {plugin} deep", where=("cases", "reached")),

@@ -208,7 +208,7 @@ static void helper_leave_files(struct helper* me) {
 
 static int helper_main(void* argument) {
     struct helper* me = argument;
-    store_relaxed(&me->last, (uint32_t)os_thread_id()); /* the kernel's store to tid comes after it */
+    store_relaxed(&me->last, load_relaxed(&me->tid)); /* the kernel's next store to tid comes after it */
     if (!os_sandboxed()) {
         os_call3(OS_OTHER, SYS_prctl, PR_SET_NAME, (long)WEIR_TEXT("weir-release"), 0);
         helper_leave_files(me);
@@ -242,9 +242,12 @@ static bool helper_clone(void (*body)(void*), void* argument, void* thread_word)
     return tid > 0;
 }
 
+/* Whether the calling thread is the helper, which a sandbox may refuse to tell it by its id. */
+static bool helper_calls(void) { return arch_thread_pointer() == helper_pointer; }
+
 WEIR_FN bool os_helper_files_are_own(void) {
     struct helper* me = load_acquire(&helper);
-    if (me == NULL || load_relaxed(&me->tid) != (uint32_t)os_thread_id()) return false;
+    if (me == NULL || !helper_calls()) return false;
     if (me->own_files == 0) helper_leave_files(me);
     return me->own_files != 0;
 }
@@ -355,7 +358,7 @@ WEIR_FN bool os_helper_fits(void) {
 WEIR_FN void os_helper_await(void) {
     struct helper* me = load_acquire(&helper);
     uint32_t tid = me == NULL ? 0 : load_acquire(&me->tid);
-    if (tid != 0 && tid != (uint32_t)os_thread_id()) helper_wait(me, tid);
+    if (tid != 0 && !helper_calls()) helper_wait(me, tid);
 }
 
 WEIR_FN void os_helper_forbid(bool forbid) {
@@ -370,7 +373,7 @@ WEIR_FN void os_helper_join(void) {
     if (me == NULL) return;
     uint32_t tid = load_acquire(&me->tid);
     if (tid == 0) tid = load_relaxed(&me->last);
-    if (tid == 0 || tid == (uint32_t)os_thread_id()) return;
+    if (tid == 0 || helper_calls()) return;
     helper_wait(me, tid);
     /* The word is cleared early in its end. It is off the process's list of threads, which is what makes a
      * process single-threaded, when no signal finds it and the lock of signals has been free since. */

@@ -11,6 +11,7 @@
 #include <linux/filter.h>
 #include <linux/seccomp.h>
 #include <mcheck.h>
+#include <pthread.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -101,6 +102,49 @@ static int other_malloc(void* library, int mixed) {
     return work();
 }
 
+/* What another thread was given, or writes, shows in blocks that this one has filled. */
+static void* churn(void* letter) {
+    enum { blocks = 50, bytes = 64, turns = 50000 };
+    static _Thread_local char* held[blocks];
+    for (size_t i = 0; i < turns; i++) {
+        char** at = &held[i * 7919 % blocks];
+        for (size_t k = 0; *at != NULL && k < bytes; k++)
+            if ((*at)[k] != *(char*)letter) return "a block is another thread's, too\n";
+        free(*at);
+        if ((*at = malloc(bytes)) == NULL) return "no memory\n";
+        memset(*at, *(char*)letter, bytes);
+    }
+    return NULL;
+}
+
+/* unnamed: threads of which none gets to know its id, from the first call of malloc on. */
+static int case_unnamed(char** arguments) {
+    enum { threads = 8, rounds = 4 };
+    struct sock_filter code[] = {
+        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_gettid, 0, 1),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EPERM),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+    };
+    const struct sock_fprog program = {sizeof code / sizeof *code, code};
+    (void)arguments;
+    if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0 ||
+        prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) != 0)
+        return 5;
+    static char letters[threads] = "abcdefgh";
+    for (unsigned round = 0; round < rounds; round++) {
+        pthread_t all[threads];
+        for (unsigned i = 0; i < threads; i++)
+            if (pthread_create(&all[i], NULL, churn, &letters[i]) != 0) return 6;
+        for (unsigned i = 0; i < threads; i++) {
+            void* what = NULL;
+            if (pthread_join(all[i], &what) != 0) return 7;
+            if (what != NULL) return printf("%s", (const char*)what) < 0 ? 3 : 2;
+        }
+    }
+    return work();
+}
+
 /* dlopen LIBRARY [mixed]: a malloc opened by a running program. */
 static int case_dlopen(char** arguments) {
     void* library = dlopen(arguments[0], RTLD_NOW | RTLD_LOCAL);
@@ -149,7 +193,7 @@ static const struct {
 } CASES[] = {
     {"core", 0, case_core},         {"seccomp", 1, case_seccomp}, {"plugin", 2, case_plugin},
     {"dlopen", 1, case_dlopen},     {"dlmopen", 0, case_dlmopen}, {"debugging", 0, case_debugging},
-    {"jemalloc", 0, case_jemalloc},
+    {"jemalloc", 0, case_jemalloc}, {"unnamed", 0, case_unnamed},
 };
 
 int main(int count, char** arguments) {
