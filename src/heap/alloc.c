@@ -200,9 +200,27 @@ WEIR_FN void* heap_alloc_zeroable(size_t size, bool* zeroed) {
     return span_block_alloc(size, 1, zeroed);
 }
 
+/* What the thread has at hand for a block of size last + 1, more than SMALL_MAX, at a multiple of what all
+ * medium blocks start at; NULL: class_alloc knows more. */
+static void* aligned_kept(size_t last) {
+    struct heap* h = heap_self();
+    if (weir_unlikely(last >= SLAB_MAX || h->guard_left <= 1)) return NULL;
+    void* p = medium_unkeep(h, class_of(last + 1) - SMALL_CLASSES);
+    if (weir_likely(p != NULL)) h->guard_left--; /* heap_empty has none */
+    return p;
+}
+
 WEIR_FN void* heap_alloc_aligned(size_t size, size_t align) {
     bool zeroed;
     if (align <= GRANULE) return heap_alloc(size);
+    /* A multiple of the alignment is a small class's size, and all of its blocks start at one. */
+    size_t last = ((size == 0 ? 1 : size) - 1) | (align - 1);
+    void* p = NULL;
+    if (last < SMALL_MAX)
+        p = heap_alloc_fast(last);
+    else if (align <= UNIT_BYTES)
+        p = aligned_kept(size - 1);
+    if (weir_likely(p != NULL)) return p;
     if (size <= SLAB_MAX && align <= SLAB_MAX)
         return class_alloc(heap_self(), class_of_aligned(size == 0 ? 1 : size, align), size, align);
     return span_block_alloc(size == 0 ? 1 : size, align, &zeroed);
@@ -246,7 +264,26 @@ static struct slice* block_find(const void* p, size_t* usable, const char* call)
     return fits ? s : NULL;
 }
 
+/* Usable bytes of the block at p where a look at its slice's record tells; 0: ask block_find. */
+static size_t usable_near(const void* p) {
+    const struct slice* s = slice_near(p);
+    if (weir_unlikely(s == NULL || full_is_on())) return 0;
+    uint16_t* blocks = load_acquire(&s->blocks);
+    unsigned kind = load_relaxed(&s->kind); /* last: see arena_chunk_stays */
+    if (slice_kind_is_of_chunk(kind)) {
+        uint32_t m;
+        return arena_block(blocks, p, &m) == NULL ? 0 : medium_bytes(m);
+    }
+    int c = load_relaxed(&s->small_class);
+    if (kind != SLICE_SLAB || c < 0) return 0;
+    const struct size_class* k = &size_classes[c];
+    uint32_t block;
+    return class_finds_block(k, (uintptr_t)p % SLICE_BYTES, &block) ? k->bytes : 0;
+}
+
 WEIR_FN size_t heap_usable(const void* p, const char* call) {
+    size_t near = usable_near(p);
+    if (weir_likely(near != 0)) return near;
     if (p == NULL) return 0;
     if (weir_unlikely(guard_holds(p))) return guard_usable(p, call);
     size_t usable;
@@ -270,6 +307,12 @@ WEIR_FN bool heap_size_matches(size_t usable, size_t size, size_t align) {
 static bool realloc_stays(size_t usable, size_t size) {
     size_t least = usable > SLAB_MAX ? usable - usable / 4 : usable / 2;
     return size <= usable && size >= least;
+}
+
+/* Whether a block with a span of its own becomes one of a chunk. Where it lay it would leave free what is too
+ * short for the next one of that length; so it leaves all of the span, which has memory. */
+static bool realloc_leaves_span(size_t usable, size_t size) {
+    return size <= CHUNK_MAX && size < usable / 2 && !fence_is_on;
 }
 
 /* Whether the block grows by a quarter or less, to what has a next class but one. Not where memory is tagged:
@@ -321,7 +364,7 @@ WEIR_FN void* heap_realloc(void* p, size_t size, const char* call) {
     size_t usable;
     struct slice* s = block_find(p, &usable, call);
     if (s == NULL || size > PTRDIFF_MAX) return NULL;
-    if (load_relaxed(&s->kind) == SLICE_LARGE && size > SLAB_MAX) {
+    if (load_relaxed(&s->kind) == SLICE_LARGE && size > SLAB_MAX && !realloc_leaves_span(usable, size)) {
         void* same = large_realloc(s, size);
         if (same != NULL) return same;
     } else {

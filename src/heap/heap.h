@@ -70,6 +70,8 @@ enum { KEPT_RING = 32, KEPT_PLACE_BYTES = sizeof(void*), KEPT_RING_BYTES = 256 }
 static_assert(KEPT_RING * KEPT_PLACE_BYTES == KEPT_RING_BYTES, "a ring is as long as a byte can tell");
 /* One for each class that slabs have, and one for a block of any longer class. */
 enum { KEPT_LONG = LONG_CLASS, KEPT_RINGS };
+/* The first one of the last octave of those. */
+enum { LONGER_CLASS = LONG_CLASS - 8 };
 struct kept_medium {
     union {
         struct {
@@ -170,10 +172,12 @@ struct heap {
     uint64_t medium_freed;      /* the medium classes of the last eight that were kept, a byte each */
     ptrdiff_t kept_medium_room; /* what else may be kept, in bytes; Sync: GATE_MEDIUM */
     ptrdiff_t kept_medium_max;  /* what may be kept in all, as of the last slow call */
-    uint32_t medium_hand;       /* the class whose blocks go next, in turns */
     uint32_t arena;             /* where the last one came from */
-    bool medium_zero;           /* the next one from there is to be zero, where memory is tagged; */
-    void* medium_zeroed;        /* and this one was */
+    uint8_t
+        medium_many[LONG_CLASS - LONGER_CLASS]; /* the most of medium_out of such a class, halved likewise */
+    uint8_t medium_hand;                        /* the class whose blocks go next, in turns */
+    bool medium_zero;    /* the next one from there is to be zero, where memory is tagged; */
+    void* medium_zeroed; /* and this one was */
     /* The large block that the thread freed last: see large.h. */
     struct slice* kept_large;  /* Sync: GATE_LARGE; relaxed atomic, for the census */
     size_t kept_large_bytes;   /* how large it is; LARGE_FENCED: see the next */

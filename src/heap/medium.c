@@ -56,6 +56,9 @@ WEIR_FN uint32_t gate_enter_count(struct heap* h, unsigned gate) {
 static WEIR_NOINLINE void medium_came(struct heap* h, unsigned m, unsigned count) {
     if (m < LONG_CLASS && h->medium_out[m] <= UINT16_MAX - count)
         store_relaxed(&h->medium_out[m], (uint16_t)(h->medium_out[m] + count));
+    if (m - LONGER_CLASS < LONG_CLASS - LONGER_CLASS && h->medium_out[m] > h->medium_many[m - LONGER_CLASS])
+        h->medium_many[m - LONGER_CLASS] =
+            h->medium_out[m] < UINT8_MAX ? (uint8_t)h->medium_out[m] : UINT8_MAX;
     store_relaxed(&h->medium_out_bytes, h->medium_out_bytes + count * medium_bytes(m));
 }
 static WEIR_NOINLINE void medium_gone(struct heap* h, unsigned m, unsigned count, size_t bytes) {
@@ -163,7 +166,7 @@ static unsigned medium_keep_some(struct heap* h, unsigned m, const struct kept_b
     struct kept_medium* k = &h->kept_medium[m];
     ptrdiff_t bytes = (ptrdiff_t)medium_bytes(m);
     kept_bound_learn(h);
-    const unsigned places = medium_kept_count_max(m);
+    const unsigned places = medium_kept_count_max(h, m);
     if (medium_kept_count(k) >= places) return count; /* or the ring would have no limit any more */
     kept_limit_set(k, m, places, (uint32_t)bytes);
     unsigned left = count;
@@ -283,7 +286,7 @@ static void kept_bounds_learn(struct heap* h) {
     kept_bound_learn(h);
     for (unsigned row = 0; row < KEPT_RINGS; row++) {
         struct kept_medium* k = &h->kept_medium[row];
-        const unsigned places = medium_kept_count_max(row);
+        const unsigned places = medium_kept_count_max(h, row);
         if (load_relaxed(&k->limit) != 0 && medium_kept_count(k) < places) /* 0: none was kept yet */
             kept_limit_set(k, row, places, k->bytes);
     }
@@ -465,7 +468,7 @@ static bool medium_make_room(struct heap* h, unsigned row, unsigned places, ptrd
         ptrdiff_t enough = h->kept_medium_max / 4;
         if (enough < bytes) enough = bytes;
         for (unsigned i = 0; h->kept_medium_room < enough && i < rounds * KEPT_RINGS; i++) {
-            h->medium_hand = (h->medium_hand + 1) % KEPT_RINGS;
+            h->medium_hand = (uint8_t)((h->medium_hand + 1) % KEPT_RINGS);
             count = medium_kept_count(&h->kept_medium[h->medium_hand]);
             unsigned left = ring_leave(&o, h, h->medium_hand, count);
             if (left != 0 && i < KEPT_RINGS) continue;
@@ -498,7 +501,7 @@ static bool medium_free_own(struct heap* h, unsigned m, void* p, uint16_t* block
     medium_swing_learn(h);
     kept_bound_learn(h);
     if (bytes <= h->kept_medium_max) {
-        unsigned places = medium_kept_count_max(row);
+        unsigned places = medium_kept_count_max(h, row);
         *went = medium_kept_count(k) >= places || h->kept_medium_room < bytes;
         if (*went) some = medium_make_room(h, row, places, bytes);
         weir_assert(medium_kept_count(k) < places); /* or the ring would have no limit any more */
@@ -615,6 +618,7 @@ static void outgoing_put_all(struct outgoing* o, struct heap* h) {
 WEIR_FN void medium_age(struct heap* h) {
     uint32_t inside = gate_enter_count(h, GATE_MEDIUM);
     for (unsigned m = 0; m < LONG_CLASS; m++) h->medium_out[m] /= 2;
+    for (unsigned i = 0; i < LONG_CLASS - LONGER_CLASS; i++) h->medium_many[i] /= 2;
     h->medium_longest = 0;
     h->medium_most = h->medium_least = medium_live_bytes(h); /* what it had long ago says nothing */
     h->medium_swing /= 2;

@@ -19,14 +19,18 @@ enum { MEDIUM_DENSE_MAX = 2048 };
 /* The ring in which blocks of medium class m wait, and the row of kept_medium with its ends. */
 WEIR_INLINE unsigned medium_ring(unsigned m) { return m < KEPT_LONG ? m : KEPT_LONG; }
 /* So many may wait there, by octave: where heaps are many, fewer of large ones, as each takes the room of
- * many small; of long ones one in all. Another thread that starts or ends may change it at any time: whoever
- * relies on it reads it once. */
-WEIR_INLINE unsigned medium_kept_count_max(unsigned row) {
-    enum { all = KEPT_RING - 1 };
+ * many small; else half of those of more than 32 KiB of which the thread had several; of long ones one in
+ * all. Another thread that starts or ends may change it at any time: whoever relies on it reads it once. */
+WEIR_INLINE unsigned medium_kept_count_max(const struct heap* h, unsigned row) {
+    enum { all = KEPT_RING - 1, several = 8 };
     static const uint8_t by_octave[][2] = {{all, 8}, {all, 16}, {all, 12}, {all, 8},
                                            {all, 6}, {1, 1},    {1, 1}};
     static_assert(sizeof by_octave / sizeof by_octave[0] == KEPT_LONG / 8 + 1, "each octave has a row");
-    return by_octave[row / 8][heaps_are_many()];
+    const bool threads = heaps_are_many();
+    const unsigned i = row - LONGER_CLASS;
+    const unsigned many = i < KEPT_LONG - LONGER_CLASS && !threads ? h->medium_many[i] : 0;
+    if (many >= several) return many / 2 < all ? many / 2 : all;
+    return by_octave[row / 8][threads];
 }
 WEIR_INLINE size_t medium_bytes(unsigned m) { return size_classes[SMALL_CLASSES + m].bytes; }
 /* The place so many entries further on, or back. */

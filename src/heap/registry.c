@@ -102,6 +102,7 @@ static void heap_reset(struct heap* h) {
     store_relaxed(&h->kept_large_owed, false);
     store_relaxed(&h->kept_large_turns, (uint64_t)0);
     for (unsigned m = 0; m < LONG_CLASS; m++) h->medium_out[m] = 0;
+    __builtin_memset(h->medium_many, 0, sizeof h->medium_many);
     h->medium_out_bytes = 0;
     h->medium_longest = 0;
     store_relaxed(&h->kept_medium_room, (ptrdiff_t)0);
@@ -110,7 +111,8 @@ static void heap_reset(struct heap* h) {
         store_relaxed(&h->gates[i].state, (uint32_t)KEPT_TAKEN);
         h->gates[i].inside = 0;
     }
-    h->medium_hand = h->arena = 0;
+    h->medium_hand = 0;
+    h->arena = 0;
     h->medium_freed = 0;
     for (unsigned i = 0; i < KEPT_WORDS; i++) h->kept[i] = h->passed[i] = h->left[i] = 0;
     h->kept_bytes = h->closed_bytes = 0;

@@ -225,7 +225,8 @@ bool unit_kept_is_round(unsigned m) {
     return load_relaxed(&k->to) < load_relaxed(&k->from);
 }
 uint64_t unit_kept_place_plus(uint64_t place, int entries) { return kept_place_plus(place, entries); }
-unsigned unit_kept_count_max(unsigned m) { return medium_kept_count_max(medium_ring(m)); }
+void unit_kept_age(void) { medium_age(heap_self()); }
+unsigned unit_kept_count_max(unsigned m) { return medium_kept_count_max(heap_self(), medium_ring(m)); }
 void* unit_kept_block(unsigned m) {
     return unit_kept_count(m) == 0
                ? NULL

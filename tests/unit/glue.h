@@ -122,6 +122,7 @@ uint64_t unit_chunk_blocks(const void* p);
 /* The youngest; NULL: none. */
 void* unit_kept_block(unsigned m);
 unsigned unit_kept_count(unsigned m);
+void unit_kept_age(void); /* what the thread took goes as after many slow calls */
 unsigned unit_kept_count_max(unsigned m);
 /* Its blocks lie at the ring's end and go on at its start. The place so many entries from another one. */
 bool unit_kept_is_round(unsigned m);

@@ -205,9 +205,11 @@ TEST(Heap, ResizesInPlaceWhereItFits) {
         EXPECT_EQ(unit_realloc(large, size_t{3} << 20), large); // at the frontier
         EXPECT_EQ(unit_usable(large), size_t{3} << 20);
         EXPECT_TRUE(is_zero(large + (2 << 20), 1 << 20));
-        EXPECT_EQ(unit_realloc(large, 70000), large);
-        EXPECT_EQ(unit_usable(large), align_up(70000, os_page_bytes()));
-        EXPECT_EQ(large[69999], 5);
+        EXPECT_EQ(unit_realloc(large, 1700000), large); // more than half stays
+        EXPECT_EQ(unit_usable(large), align_up(1700000, os_page_bytes()));
+        EXPECT_EQ(unit_realloc(large, 700000), large); // no chunk has so long a block
+        EXPECT_EQ(unit_usable(large), align_up(700000, os_page_bytes()));
+        EXPECT_EQ(large[99999], 5);
         EXPECT_TRUE(span_check());
         unit_free(large);
         expect_nothing_left();

@@ -148,6 +148,34 @@ TEST(MediumKept, TheRingHasAsManyPlacesAsMayWait) {
     }));
 }
 
+// A buffer of 64 KiB is one of many, or a few are of all sizes: then the next one is of another.
+TEST(MediumKept, HalfOfTheLongerOnesAreKeptWhereThereAreSeveral) {
+    EXPECT_FINE(in_child([] {
+        start("release=off:sparse_max=65535");
+        for (size_t size : {36000u, 65536u}) {
+            const unsigned m = medium_of(size);
+            EXPECT_EQ(unit_kept_count_max(m), 1u);
+            std::vector<void*> all(64);
+            for (unsigned round = 0; round < 8; round++) {
+                for (void*& p : all) p = unit_alloc(size);
+                for (void* p : all) unit_free(p);
+            }
+            EXPECT_GT(unit_kept_count(m), 8u);
+            for (unsigned i = 0; i < 8; i++) unit_kept_age();
+            EXPECT_EQ(unit_kept_count_max(m), 1u);
+            unit_collect();
+            std::vector<void*> few(7);
+            for (void*& p : few) p = unit_alloc(size);
+            EXPECT_EQ(unit_kept_count_max(m), 1u);
+            few.push_back(unit_alloc(size));
+            EXPECT_EQ(unit_kept_count_max(m), 4u);
+            for (void* p : few) unit_free(p);
+            unit_collect();
+        }
+        expect_nothing_left();
+    }));
+}
+
 // It is a part of what the thread has of such blocks.
 TEST(MediumKept, WhoHasMoreKeepsMore) {
     EXPECT_FINE(in_child([] {

@@ -149,6 +149,54 @@ TEST(Realloc, ArraysThatGrowByLittleMoveSeldom) {
 }
 
 // Absent: sanitizers' shadow is larger than any limit, and emulators keep none
+// What it would leave behind it is too short for the next one of the length that it had.
+TEST(Realloc, ALargeBlockThatShrinksByMuchLeavesItsSpan) {
+    EXPECT_FINE(in_child([] {
+        start("release=off");
+        const size_t large = 1 << 20;
+        for (size_t size : {large / 2 - 1, size_t{100000}, size_t{65537}, size_t{5000}}) {
+            char* p = block(large);
+            auto* q = static_cast<char*>(unit_realloc(p, size));
+            EXPECT_NE(q, p) << size;
+            EXPECT_TRUE(holds(q, size));
+            expect_class(q, size, 0);
+            EXPECT_EQ(unit_alloc(large), p) << size; // with its memory
+            unit_free(p);
+            unit_free(q);
+        }
+        for (size_t size : {large / 2, large / 2 + 1, large - 4096}) {
+            char* p = block(large);
+            EXPECT_EQ(unit_realloc(p, size), p) << size;
+            EXPECT_TRUE(holds(p, size));
+            unit_free(p);
+        }
+        EXPECT_TRUE(unit_arena_check());
+    }));
+}
+
+// Filled and emptied again and again, live memory is what fits, and no more.
+TEST(Realloc, BuffersThatShrinkToWhatTheyHoldTakeLittle) {
+    EXPECT_FINE(in_child([] {
+        start("release=off");
+        const unsigned count = 100;
+        std::vector<void*> held(count);
+        uint64_t seed = 1;
+        size_t live = 0;
+        for (unsigned i = 0; i < 20 * count; i++) {
+            seed = seed * 6364136223846793005u + 1442695040888963407u;
+            const size_t at = (seed >> 33) % count;
+            const size_t size = 5000 + (seed >> 40) % 400000;
+            unit_free(held[at]);
+            held[at] = unit_realloc(unit_alloc(1 << 20), size);
+        }
+        for (void* p : held) live += unit_usable(p);
+        struct unit_figures f;
+        unit_census(&f);
+        EXPECT_LE(f.committed_bytes, 2 * live);
+        for (void* p : held) unit_free(p);
+    }));
+}
+
 TEST_NATIVE(Realloc, WithoutMemoryForMoreItGetsWhatItAsksFor) {
     EXPECT_FINE(in_child([] {
         start("release=off");
