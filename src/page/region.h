@@ -143,6 +143,10 @@ WEIR_INLINE struct slice* slice_near(const void* p) {
 WEIR_FN void region_start(uint64_t wanted);
 /* A further region with at least `slices` usable ones, under the page lock; NULL: not to be had. */
 WEIR_FN struct region* region_add(uint32_t slices);
+/* Whether so many slices lie beyond its frontier; the same. */
+WEIR_INLINE bool region_has_room(const struct region* r, size_t slices) {
+    return r->base != 0 && slices <= r->slices - r->frontier;
+}
 /* Return a region, all of whose spans are free and off the lists, under the page lock. */
 WEIR_FN void region_drop(struct region* r);
 /* Make slices [frontier, frontier + count) usable, under the page lock. False: refused. */

@@ -501,7 +501,8 @@ static struct slice* span_alloc_locked(size_t slices, size_t align_slices, struc
     if (span_purge_locked(span_totals.dirty)) s = span_try(slices, align_slices, k);
     if (s != NULL) return s;
     span_retire_idle();
-    if (!span_is_plausible(slices)) return NULL;
+    /* Where there are addresses it was memory that was refused, which another region would not get either. */
+    if (!span_is_plausible(slices) || region_has_room(&regions[0], slices + align_slices - 1)) return NULL;
     struct region* r = region_add((uint32_t)(slices + align_slices - 1));
     if (r != NULL) s = span_from_frontier(r, slices, align_slices);
     *k = (struct known){0, false, known_fresh()};

@@ -779,4 +779,34 @@ TEST(Heap, ReportsMisuse) {
     }
 }
 
+uint64_t calls_to_kernel() {
+    uint64_t sum = 0;
+    for (const uint64_t& count : os_call_counts) sum += load_relaxed(&count);
+    return sum;
+}
+
+// There are addresses enough: another place would not get any either, and to look for one takes long.
+// Absent: sanitizers' shadow is larger than any limit, and emulators keep none
+TEST_NATIVE(Heap, MemoryThatIsRefusedIsNotSoughtElsewhere) {
+    EXPECT_FINE(in_child([] {
+        const size_t more = 16 << 20, size = 100000;
+        unit_attach();
+        unit_free(unit_alloc(size));
+        unsigned long data = 0;
+        FILE* file = fopen("/proc/self/statm", "r");
+        ASSERT_EQ(fscanf(file, "%*u %*u %*u %*u %*u %lu", &data), 1);
+        fclose(file);
+        struct rlimit limit = {data * os_page_bytes() + more, RLIM_INFINITY};
+        ASSERT_EQ(setrlimit(RLIMIT_DATA, &limit), 0);
+        size_t held = 0;
+        while (unit_alloc(size) != nullptr) held++;
+        EXPECT_GE(held, more / 2 / size);
+        const unsigned times = 100;
+        const uint64_t before = calls_to_kernel();
+        for (unsigned i = 0; i < times; i++) EXPECT_EQ(unit_alloc(size), nullptr);
+        EXPECT_LE((calls_to_kernel() - before) / times, 12u);
+        EXPECT_EQ(region_count, 1u);
+    }));
+}
+
 } // namespace

@@ -148,7 +148,6 @@ TEST(Realloc, ArraysThatGrowByLittleMoveSeldom) {
     }));
 }
 
-// Absent: sanitizers' shadow is larger than any limit, and emulators keep none
 // What it would leave behind it is too short for the next one of the length that it had.
 TEST(Realloc, ALargeBlockThatShrinksByMuchLeavesItsSpan) {
     EXPECT_FINE(in_child([] {
@@ -197,6 +196,7 @@ TEST(Realloc, BuffersThatShrinkToWhatTheyHoldTakeLittle) {
     }));
 }
 
+// Absent: sanitizers' shadow is larger than any limit, and emulators keep none
 TEST_NATIVE(Realloc, WithoutMemoryForMoreItGetsWhatItAsksFor) {
     EXPECT_FINE(in_child([] {
         start("release=off");
