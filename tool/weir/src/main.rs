@@ -148,8 +148,8 @@ fn usage(error: &clap::Error) -> ExitCode {
     let first = first.join(" ");
     let first = first.strip_prefix("error: ").unwrap_or(&first);
     let known = ["run", "compare", "bench", "stats"];
-    let named = std::env::args().nth(1);
-    let action = known.into_iter().find(|name| named.as_deref() == Some(name)).unwrap_or("run");
+    let named = std::env::args_os().nth(1).unwrap_or_default();
+    let action = known.into_iter().find(|name| named == *name).unwrap_or("run");
     errors::say(match error.kind() {
         ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand | ErrorKind::MissingSubcommand => {
             "nothing to do: 'weir run -- PROGRAM' runs a program, 'weir --help' lists the rest"

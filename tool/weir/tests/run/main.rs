@@ -13,8 +13,10 @@ mod stats;
 use common::{Scratch, WEIR, check_schema, compile, output, text, tool};
 use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
 use serde_json::Value;
+use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Read, Write};
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::Path;
@@ -116,6 +118,19 @@ fn own_errors_are_one_line_with_the_usual_code() {
         assert!(stderr.starts_with("weir: "), "{stderr}");
         assert_eq!(stderr.matches('\n').count(), 1, "{stderr}");
         assert!(output.stdout.is_empty());
+    }
+}
+
+#[test]
+fn arguments_may_be_any_bytes() {
+    let strange = OsStr::from_bytes(b"\xff");
+    for (before, code) in [(&[][..], 2), (&["stats"], 2), (&["run"], 127), (&["run", "--json"], 2)]
+    {
+        let output = tool(before).arg(strange).output().expect("the tool starts");
+        let stderr = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(code), "{before:?}: {stderr}");
+        assert!(stderr.starts_with("weir: "), "{before:?}: {stderr}");
+        assert_eq!(stderr.matches('\n').count(), 1, "{before:?}: {stderr}");
     }
 }
 
