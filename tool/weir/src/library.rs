@@ -143,10 +143,11 @@ fn candidates() -> Vec<PathBuf> {
 }
 
 /// The loader splits LD_PRELOAD at colons and blanks and expands `$`; a relative path breaks at the
-/// first chdir.
+/// first chdir. What shows where calls arrived is compared as text.
 fn is_preloadable(path: &Path) -> bool {
     let text = path.as_os_str().as_encoded_bytes();
     path.is_absolute()
+        && path.to_str().is_some()
         && !text.iter().any(|byte| *byte == b':' || *byte == b'$' || byte.is_ascii_whitespace())
 }
 
@@ -215,6 +216,8 @@ fn descriptor_path(file: &File) -> PathBuf {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::ffi::OsStr;
+    use std::os::unix::ffi::OsStrExt;
 
     #[test]
     fn both_places_work_and_the_directory_goes_away() {
@@ -233,10 +236,11 @@ mod tests {
     }
 
     #[test]
-    fn paths_that_the_loader_would_split_are_refused() {
+    fn paths_that_cannot_be_preloaded_are_refused() {
         for path in ["/a:b", "/a b", "relative", "/a$LIB"] {
             assert!(!is_preloadable(Path::new(path)), "{path}");
         }
+        assert!(!is_preloadable(Path::new(OsStr::from_bytes(b"/a\xff"))), "not UTF-8");
         assert!(is_preloadable(Path::new("/run/user/1000")));
     }
 }
