@@ -7,13 +7,14 @@
 //!
 //! SPDX-License-Identifier: Apache-2.0
 
+use crate::output::{FILE_SIZE_HELP, reason};
 use crate::wire;
-use anyhow::{Context, Result};
+use anyhow::{Result, anyhow};
 use rustix::fs::{MemfdFlags, Mode};
 use rustix::mm::{MapFlags, ProtFlags};
 use std::env;
 use std::fs::{self, File, OpenOptions, Permissions};
-use std::io::{self, Write};
+use std::io::{self, ErrorKind, Write};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
@@ -50,9 +51,15 @@ impl Place {
         {
             return Ok(path);
         }
-        let file = code_memfd(name, bytes).context(
-            "cannot place the library: no directory of XDG_RUNTIME_DIR, TMPDIR, /tmp, /var/tmp, /dev/shm is writable and allows execution; set TMPDIR to one that does",
-        )?;
+        let file = code_memfd(name, bytes).map_err(|error| {
+            let help = match error.kind() {
+                ErrorKind::FileTooLarge => FILE_SIZE_HELP,
+                _ => {
+                    "no directory of XDG_RUNTIME_DIR, TMPDIR, /tmp, /var/tmp, /dev/shm is writable and allows execution; set TMPDIR to one that does"
+                }
+            };
+            anyhow!("cannot place the library: {}: {help}", reason(&error))
+        })?;
         let path = descriptor_path(&file);
         self.held.push(file);
         Ok(path)
@@ -111,9 +118,7 @@ impl Placed {
                 wire::init(&file)?;
                 Ok((path, file))
             })
-            .context(
-                "cannot make the wire file: set TMPDIR to a directory that is writable and has space",
-            )?;
+            .map_err(|error| cannot_make("the wire file", &error))?;
         Ok(Placed { library, wire_path, wire, place })
     }
 
@@ -130,6 +135,15 @@ impl Placed {
     pub fn keep(self) -> Option<PathBuf> {
         self.place.keep()
     }
+}
+
+/// A file of the tool's own could not be made or filled.
+pub fn cannot_make(what: &str, error: &io::Error) -> anyhow::Error {
+    let help = match error.kind() {
+        ErrorKind::FileTooLarge => FILE_SIZE_HELP,
+        _ => "set TMPDIR to a directory that is writable and has space",
+    };
+    anyhow!("cannot make {what}: {}: {help}", reason(error))
 }
 
 /// Directories to try, those that may hold code first.

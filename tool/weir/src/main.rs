@@ -80,6 +80,7 @@ enum Action {
 }
 
 fn main() -> ExitCode {
+    sys::fail_on_file_size();
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
         Err(error) => return usage(&error),

@@ -69,6 +69,9 @@ impl Drop for Output {
     }
 }
 
+/// What to do about `ErrorKind::FileTooLarge`.
+pub const FILE_SIZE_HELP: &str = "raise the limit of file sizes (ulimit -f)";
+
 fn is_program(file: &Metadata) -> bool {
     file.is_file() && file.permissions().mode() & 0o111 != 0
 }
@@ -92,6 +95,7 @@ fn open(path: &Path) -> io::Result<(Option<PathBuf>, File)> {
 fn cannot_write(path: &Path, error: &io::Error) -> anyhow::Error {
     let advice = match error.kind() {
         ErrorKind::StorageFull | ErrorKind::QuotaExceeded => "make room, or name a file elsewhere",
+        ErrorKind::FileTooLarge => FILE_SIZE_HELP,
         _ => "name a file that can be",
     };
     Exit::error(TOOL, format!("cannot write {}: {}; {advice}", path.display(), reason(error)))

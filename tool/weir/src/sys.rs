@@ -20,9 +20,13 @@ use std::time::Duration;
 /// has to be asked earlier.
 /// Sync: written once before `main`, by the only thread; relaxed, as it orders nothing else.
 static PIPE_WAS_IGNORED: AtomicBool = AtomicBool::new(false);
+/// The same of SIGXFSZ, which `fail_on_file_size` ignores.
+/// Sync: as above.
+static FILE_SIZE_WAS_IGNORED: AtomicBool = AtomicBool::new(false);
 
 extern "C" fn before_runtime() {
     PIPE_WAS_IGNORED.store(is_ignored(libc::SIGPIPE), Ordering::Relaxed);
+    FILE_SIZE_WAS_IGNORED.store(is_ignored(libc::SIGXFSZ), Ordering::Relaxed);
 }
 
 // SAFETY: the loader calls the entries of this section as functions without results, once, before
@@ -45,6 +49,12 @@ fn set_disposition(signal: i32, handler: libc::sighandler_t) {
     unsafe {
         libc::signal(signal, handler);
     }
+}
+
+/// From here on, a write beyond the limit of file sizes is an error of that write: by default it ends the process,
+/// without a word and with its files left behind.
+pub fn fail_on_file_size() {
+    set_disposition(libc::SIGXFSZ, libc::SIG_IGN);
 }
 
 /// Blocks signals and receives them through a descriptor, so that nothing runs asynchronously.
@@ -114,6 +124,7 @@ impl Signals {
         let mask = self.mask_before;
         let child_was_ignored = self.child_was_ignored;
         let pipe_was_ignored = PIPE_WAS_IGNORED.load(Ordering::Relaxed);
+        let file_size_was_ignored = FILE_SIZE_WAS_IGNORED.load(Ordering::Relaxed);
         // SAFETY: between fork and exec only async-signal-safe calls are made.
         unsafe {
             command.pre_exec(move || {
@@ -122,6 +133,9 @@ impl Signals {
                 }
                 if pipe_was_ignored {
                     set_disposition(libc::SIGPIPE, libc::SIG_IGN);
+                }
+                if !file_size_was_ignored {
+                    set_disposition(libc::SIGXFSZ, libc::SIG_DFL);
                 }
                 if libc::sigprocmask(libc::SIG_SETMASK, &mask, std::ptr::null_mut()) != 0 {
                     return Err(Error::last_os_error());

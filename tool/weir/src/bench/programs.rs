@@ -6,9 +6,9 @@
 use super::item::{Item, Kind, Load};
 use super::result::Missing;
 use crate::compare;
-use crate::library::Place;
+use crate::library::{self, Place};
 use crate::program;
-use anyhow::{Context, Result};
+use anyhow::Result;
 use std::ffi::OsString;
 use std::fmt::Write as _;
 use std::io::Write;
@@ -274,10 +274,11 @@ fn item(row: &Row, file: PathBuf, python: &str, place: &Place) -> Result<Item> {
 
 fn input(row: &Row, text: &str, place: &Place) -> Result<PathBuf> {
     let name = Path::new(row.name).file_name().unwrap_or_default().to_string_lossy().into_owned();
-    let (path, mut file) =
-        place.data(&format!("input-{name}"), 0o600).context("cannot make an input")?;
-    file.write_all(text.as_bytes()).context("cannot write an input")?;
-    Ok(path)
+    let made = place.data(&format!("input-{name}"), 0o600).and_then(|(path, mut file)| {
+        file.write_all(text.as_bytes())?;
+        Ok(path)
+    });
+    made.map_err(|error| library::cannot_make("an input", &error))
 }
 
 #[cfg(test)]

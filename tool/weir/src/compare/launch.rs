@@ -7,7 +7,7 @@
 use super::sample::{Sampler, Seen};
 use super::server::{self, Server};
 use super::witness::{self, Slot};
-use crate::library::{LAUNCHER, Place, WITNESS};
+use crate::library::{self, LAUNCHER, Place, WITNESS};
 use crate::procfs;
 use crate::program;
 use crate::sys::{self, Change, Signals};
@@ -117,10 +117,13 @@ impl<'a> Stage<'a> {
         // Where root runs services that drop their rights, those have to write here too; the directory
         // cannot be listed and its name is random.
         let mode = if rustix::process::geteuid().is_root() { 0o666 } else { 0o600 };
-        let help = "cannot make files: set TMPDIR to a directory that is writable and has space";
-        let (evidence_path, evidence) = place.data("evidence", mode).context(help)?;
-        let (_, stdout) = place.data("stdout", 0o600).context(help)?;
-        let (_, stderr) = place.data("stderr", 0o600).context(help)?;
+        let data = |name, mode| {
+            let made = place.data(name, mode);
+            made.map_err(|error| library::cannot_make("files", &error))
+        };
+        let (evidence_path, evidence) = data("evidence", mode)?;
+        let (_, stdout) = data("stdout", 0o600)?;
+        let (_, stderr) = data("stderr", 0o600)?;
         let image = program::image(&file).path;
         // What a server's load leaves behind comes to the tool, which ends it.
         let _ = rustix::process::set_child_subreaper(Some(rustix::process::getpid()));
@@ -151,12 +154,14 @@ impl<'a> Stage<'a> {
 
     /// A file for output that is not kept.
     pub fn scratch(&self, name: &str) -> Result<File> {
-        Ok(self.place.data(name, 0o600).context("cannot make a file for output")?.1)
+        let made = self.place.data(name, 0o600);
+        Ok(made.map_err(|error| library::cannot_make("a file for output", &error))?.1)
     }
 
     /// Runs the command once, with `library` preloaded.
     pub fn run(&self, library: Option<&Path>, environment: &[(String, String)]) -> Result<Trial> {
-        witness::init(&self.evidence).context("cannot prepare the witness's file")?;
+        witness::init(&self.evidence)
+            .map_err(|error| library::cannot_make("the witness's file", &error))?;
         for file in [&self.stdout, &self.stderr] {
             file.set_len(0)?;
             (&mut &*file).seek(SeekFrom::Start(0))?;

@@ -6,7 +6,7 @@
 #[path = "../common/mod.rs"]
 mod common;
 
-use common::{Scratch, check_schema, compile, output, text, tool};
+use common::{Scratch, check_schema, compile, limited, output, text, tool};
 use serde_json::Value;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -620,4 +620,13 @@ fn what_cannot_be_judged_or_run_loses_nothing() {
     let kept: Value =
         serde_json::from_str(&fs::read_to_string(&json).expect("kept")).expect("JSON");
     assert_eq!(kept["interrupted"], true);
+}
+
+#[test]
+fn a_limit_of_file_sizes_is_named_and_leaves_nothing() {
+    let (output, left) = limited(0, &["bench", "--quick", "--only", "start/one", "--json=out"]);
+    let message = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(125), "{message}");
+    assert!(message.contains("limit of file sizes (ulimit -f)"), "{message}");
+    assert!(left.is_empty(), "{left:?}");
 }

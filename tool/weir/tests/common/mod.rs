@@ -49,6 +49,18 @@ pub fn output(arguments: &[&str]) -> Output {
     tool(arguments).output().expect("the tool starts")
 }
 
+/// Runs the tool with a limit of file sizes, in blocks of 512 bytes; what is left in its folder comes too.
+pub fn limited(blocks: u32, arguments: &[&str]) -> (Output, Vec<PathBuf>) {
+    let scratch = Scratch::new();
+    let script = format!("ulimit -f {blocks}; exec \"$0\" \"$@\"");
+    let mut command = Command::new("sh");
+    command.args(["-c", &script, WEIR]).args(arguments).current_dir(&scratch.0);
+    command.env("TMPDIR", &scratch.0).env("XDG_RUNTIME_DIR", &scratch.0);
+    let output = command.output().expect("the tool starts");
+    let left = fs::read_dir(&scratch.0).expect("the folder").flatten().map(|entry| entry.path());
+    (output, left.collect())
+}
+
 pub fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }

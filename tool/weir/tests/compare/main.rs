@@ -8,7 +8,7 @@ mod common;
 mod results;
 mod servers;
 
-use common::{Scratch, check_schema, compile, output, text, tool};
+use common::{Scratch, check_schema, compile, limited, output, text, tool};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use std::fs;
@@ -639,6 +639,19 @@ fn own_errors_are_one_line_with_the_usual_code() {
         assert!(message.contains(part), "{arguments:?}: {message}");
         assert_eq!(message.lines().count(), 1, "{arguments:?}: {message}");
         assert!(output.stdout.is_empty());
+    }
+}
+
+#[test]
+fn a_limit_of_file_sizes_is_named_and_leaves_nothing() {
+    // Too little for the library, and for the witness's file.
+    for blocks in [0, 8000] {
+        let words = ["compare", "--only", "weir", "--rounds", "1", "--json=out", "--", "true"];
+        let (output, left) = limited(blocks, &words);
+        let message = text(&output.stderr);
+        assert_eq!(status(&output), 125, "{message}");
+        assert!(message.contains("limit of file sizes (ulimit -f)"), "{message}");
+        assert!(left.is_empty(), "{left:?}");
     }
 }
 

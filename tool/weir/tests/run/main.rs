@@ -10,7 +10,7 @@ mod plot;
 mod pools;
 mod stats;
 
-use common::{Scratch, WEIR, check_schema, compile, output, text, tool};
+use common::{Scratch, WEIR, check_schema, compile, limited, output, text, tool};
 use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
 use serde_json::Value;
 use std::ffi::OsStr;
@@ -143,6 +143,16 @@ fn a_text_without_a_first_line_runs_in_the_shell() {
     assert_eq!(output(&["run", script.to_str().expect("UTF-8")]).status.code(), Some(5));
 }
 
+#[test]
+fn a_limit_of_file_sizes_is_named_and_leaves_nothing() {
+    let (output, left) = limited(0, &["run", "--", "true"]);
+    let stderr = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(125), "{stderr}");
+    assert!(stderr.contains("limit of file sizes (ulimit -f)"), "{stderr}");
+    assert_eq!(stderr.matches('\n').count(), 1, "{stderr}");
+    assert!(left.is_empty(), "{left:?}");
+}
+
 // ---- stdio and environment -------------------------------------------------------------------
 
 #[test]
@@ -234,9 +244,10 @@ fn the_environment_is_extended() {
 #[test]
 fn dispositions_are_inherited() {
     let status = "grep SigIgn /proc/self/status";
-    let direct = Command::new("sh").args(["-c", &format!("trap '' PIPE HUP; {status}")]).output();
+    let ignore = "trap '' PIPE HUP XFSZ";
+    let direct = Command::new("sh").args(["-c", &format!("{ignore}; {status}")]).output();
     let weir = WEIR.to_owned();
-    let script = format!("trap '' PIPE HUP; {weir} run --quiet -- sh -c '{status}'");
+    let script = format!("{ignore}; {weir} run --quiet -- sh -c '{status}'");
     let through = Command::new("sh").args(["-c", &script]).output();
     assert_eq!(text(&direct.expect("sh").stdout), text(&through.expect("sh").stdout));
     let plain = Command::new("sh").args(["-c", status]).output().expect("sh");
