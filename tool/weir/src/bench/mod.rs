@@ -23,7 +23,7 @@ use crate::compare::measure::Measure;
 use crate::compare::outcome::Contender;
 use crate::compare::progress::Progress;
 use crate::compare::{CONDITION, FAILED, TAKEN, stats};
-use crate::errors::{Exit, USAGE};
+use crate::errors::{self, Exit, USAGE};
 use crate::library::{LIBRARY, LIBRARY_NAME, LIBRARY_VERSION, Place, WORKLOAD};
 use crate::output::{self, Output};
 use crate::run::End;
@@ -139,7 +139,7 @@ pub fn bench(args: &Args) -> Result<End> {
         gone_wrong: false,
     };
     if run.without.iter().any(|name| name == launch::PRELOAD) {
-        eprintln!("weir: LD_PRELOAD is set and left out: each run has its own allocator alone");
+        errors::say("LD_PRELOAD is set and left out: each run has its own allocator alone");
     }
     if !run.without.is_empty() {
         let names: Vec<_> = run.without.iter().map(|name| name.to_string_lossy()).collect();
@@ -460,7 +460,7 @@ impl Run<'_> {
 
     /// Something is missing of the result, which goes on.
     fn goes_wrong(&mut self, note: &str) {
-        eprintln!("weir: {note}");
+        errors::say(note);
         self.document.notes.push(note.to_owned());
         self.gone_wrong = true;
     }

@@ -7,6 +7,7 @@
 use super::sample::{Sampler, Seen};
 use super::server::{self, Server};
 use super::witness::{self, Slot};
+use crate::errors;
 use crate::library::{self, LAUNCHER, Place, WITNESS};
 use crate::procfs;
 use crate::program;
@@ -644,9 +645,9 @@ impl Run<'_> {
                 // A program that became another user's (setuid) is not for us to end.
                 if began.elapsed() > 5 * GRACE {
                     for pid in &pids {
-                        eprintln!(
-                            "weir: process {pid} cannot be ended: is it another user's? it is left running"
-                        );
+                        errors::say(format_args!(
+                            "process {pid} cannot be ended: is it another user's? it is left running"
+                        ));
                     }
                     leftovers = pids.len();
                     let _ = self.launcher.kill();

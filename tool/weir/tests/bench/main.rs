@@ -10,7 +10,7 @@ use common::{Scratch, check_schema, compile, limited, output, text, tool};
 use serde_json::Value;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::Output;
+use std::process::{Output, Stdio};
 
 /// The C library's malloc, with a rest in each call.
 const SLOW: &str = r#"
@@ -629,4 +629,15 @@ fn a_limit_of_file_sizes_is_named_and_leaves_nothing() {
     assert_eq!(output.status.code(), Some(125), "{message}");
     assert!(message.contains("limit of file sizes (ulimit -f)"), "{message}");
     assert!(left.is_empty(), "{left:?}");
+}
+
+#[test]
+fn words_that_find_no_room_end_nothing() {
+    let full = fs::OpenOptions::new().write(true).open("/dev/full").expect("the device");
+    let status = tool(&["bench", "--quick", "--only", "start/one", "--allocators", "system"])
+        .env("LD_PRELOAD", "libc.so.6")
+        .stdout(Stdio::null())
+        .stderr(full)
+        .status();
+    assert_eq!(status.expect("the tool starts").code(), Some(0));
 }
