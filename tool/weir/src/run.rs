@@ -64,17 +64,9 @@ pub enum End {
     Signal(i32),
 }
 
-/// The signals that are passed on when they were meant for the tool, and the stop signals, which the
-/// command answers first.
-const PASSED_ON: [i32; 7] = [
-    libc::SIGINT,
-    libc::SIGQUIT,
-    libc::SIGTERM,
-    libc::SIGHUP,
-    libc::SIGUSR1,
-    libc::SIGUSR2,
-    libc::SIGALRM,
-];
+/// The signals that a terminal sends to the whole group: the kernel's own have reached the command.
+const TERMINALS: [i32; 3] = [libc::SIGINT, libc::SIGQUIT, libc::SIGHUP];
+/// The stop signals, which the command answers first.
 const STOPS: [i32; 3] = [libc::SIGTSTP, libc::SIGTTIN, libc::SIGTTOU];
 
 pub fn run(args: Args) -> Result<End> {
@@ -88,9 +80,9 @@ pub fn run(args: Args) -> Result<End> {
     let image = program::image(&file);
     let results = Results::open(&args)?;
 
-    let placed = Placed::new()?;
-    let signals = Signals::take(&[PASSED_ON.as_slice(), &STOPS].concat())
+    let signals = Signals::take(&[sys::ending().as_slice(), &STOPS].concat())
         .context("cannot receive signals: the limit of open files (ulimit -n) may be too low")?;
+    let placed = Placed::new()?;
     // Without it, processes that outlive their parent are only lost to the report.
     let _ = rustix::process::set_child_subreaper(Some(rustix::process::getpid()));
 
@@ -311,12 +303,15 @@ impl<'a> Run<'a> {
 
     fn receive(&mut self) {
         while let Some(received) = self.signals.next() {
-            // What the kernel sent for a key at the terminal, it sent to the whole group: the command
-            // has it. What a process of the command sent to its group, it has as well.
-            let meant_for_tool =
-                received.sender.is_some_and(|sender| !self.watcher.is_descendant(sender));
-            if PASSED_ON.contains(&received.signal) && meant_for_tool {
-                sys::kill(self.root, received.signal);
+            let signal = received.signal;
+            // What a process of the command sent to its group, the command has as well. A timer that was set
+            // before the tool was executed (alarm) would have been the command's.
+            let meant_for_tool = match received.sender {
+                Some(sender) => !self.watcher.is_descendant(sender),
+                None => !TERMINALS.contains(&signal),
+            };
+            if signal != libc::SIGCHLD && !STOPS.contains(&signal) && meant_for_tool {
+                sys::kill(self.root, signal);
             }
         }
     }

@@ -35,6 +35,27 @@ extern "C" fn before_runtime() {
 #[unsafe(link_section = ".init_array")]
 static BEFORE_RUNTIME: extern "C" fn() = before_runtime;
 
+/// The signals by which others, timers and limits ask a process to end, and do if it does not answer. Left out: those
+/// of its own errors, PIPE, which the runtime ignores, and XFSZ, which `fail_on_file_size` does.
+pub fn ending() -> Vec<i32> {
+    let named = [
+        libc::SIGINT,
+        libc::SIGTERM,
+        libc::SIGHUP,
+        libc::SIGQUIT,
+        libc::SIGUSR1,
+        libc::SIGUSR2,
+        libc::SIGALRM,
+        libc::SIGVTALRM,
+        libc::SIGPROF,
+        libc::SIGXCPU,
+        libc::SIGIO,
+        libc::SIGPWR,
+        libc::SIGSTKFLT,
+    ];
+    named.into_iter().chain(libc::SIGRTMIN()..=libc::SIGRTMAX()).collect()
+}
+
 fn is_ignored(signal: i32) -> bool {
     let mut action = MaybeUninit::<libc::sigaction>::zeroed();
     // SAFETY: a null new action only asks; all-zero bytes are a valid sigaction.
@@ -340,6 +361,11 @@ pub fn signal_name(signal: i32) -> String {
         libc::SIGTERM => "SIGTERM",
         libc::SIGXCPU => "SIGXCPU",
         libc::SIGXFSZ => "SIGXFSZ",
+        libc::SIGVTALRM => "SIGVTALRM",
+        libc::SIGPROF => "SIGPROF",
+        libc::SIGIO => "SIGIO",
+        libc::SIGPWR => "SIGPWR",
+        libc::SIGSTKFLT => "SIGSTKFLT",
         libc::SIGSYS => "SIGSYS",
         _ => return format!("signal {signal}"),
     };

@@ -22,12 +22,12 @@ use crate::compare::machine::{self, Machine, Ticks};
 use crate::compare::measure::Measure;
 use crate::compare::outcome::Contender;
 use crate::compare::progress::Progress;
-use crate::compare::{CONDITION, FAILED, TAKEN, stats};
+use crate::compare::{CONDITION, FAILED, stats};
 use crate::errors::{self, Exit, USAGE};
 use crate::library::{LIBRARY, LIBRARY_NAME, LIBRARY_VERSION, Place, WORKLOAD};
 use crate::output::{self, Output};
 use crate::run::End;
-use crate::sys::Signals;
+use crate::sys::{self, Signals};
 use crate::units;
 use anyhow::{Context, Result};
 use item::{Item, Kind};
@@ -109,7 +109,7 @@ pub fn bench(args: &Args) -> Result<End> {
     if let Some(why) = before.as_ref().and_then(cannot) {
         return Err(Exit::error(USAGE, why));
     }
-    let signals = Signals::take(&TAKEN)
+    let signals = Signals::take(&sys::ending())
         .context("cannot receive signals: the limit of open files (ulimit -n) may be too low")?;
     let mut place = Place::new();
     let program = place.code("weir-workload", WORKLOAD)?;

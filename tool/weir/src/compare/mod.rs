@@ -26,7 +26,7 @@ use crate::library::{LIBRARY, LIBRARY_NAME};
 use crate::output::{self, Output};
 use crate::program;
 use crate::run::End;
-use crate::sys::Signals;
+use crate::sys::{self, Signals};
 use allocators::WEIR;
 use anyhow::{Context, Result};
 use condition::{Answer, Condition};
@@ -146,8 +146,6 @@ fn signal(text: &str) -> std::result::Result<i32, String> {
         .ok_or_else(|| format!("use one of {}", SIGNALS.map(|(name, _)| name).join(", ")))
 }
 
-pub const TAKEN: [i32; 4] = [libc::SIGINT, libc::SIGTERM, libc::SIGHUP, libc::SIGQUIT];
-
 pub fn compare(args: Args) -> Result<End> {
     let mut conditions = Vec::new();
     for text in &args.fail_if {
@@ -175,7 +173,7 @@ pub fn compare(args: Args) -> Result<End> {
     let json_file = args.json.as_deref().filter(|_| !to_stdout).map(Output::new).transpose()?;
     let plot_file = args.plot.as_deref().map(Output::new).transpose()?;
 
-    let signals = Signals::take(&TAKEN)
+    let signals = Signals::take(&sys::ending())
         .context("cannot receive signals: the limit of open files (ulimit -n) may be too low")?;
     let (file, arguments) = executed(file, &args.command);
     let mut stage = Stage::new(&signals, file, arguments)?;

@@ -683,6 +683,29 @@ fn an_interrupt_shows_what_there_is_and_leaves_nothing() {
 }
 
 #[test]
+fn any_signal_that_ends_a_process_is_an_interrupt() {
+    let signals =
+        [Signal::TERM, Signal::USR1, Signal::USR2, Signal::ALARM, Signal::PROF, Signal::IO];
+    for signal in signals {
+        let scratch = Scratch::new();
+        let child = tool(&["compare", "--only", "weir", "--rounds", "1", "--", "sleep", "92.625"])
+            .env("TMPDIR", scratch.path(""))
+            .env("XDG_RUNTIME_DIR", scratch.path(""))
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("the tool starts");
+        std::thread::sleep(Duration::from_millis(500));
+        kill_process(Pid::from_child(&child), signal).expect("kill");
+        let output = child.wait_with_output().expect("wait");
+        assert_eq!(output.status.signal(), Some(signal.as_raw()), "{}", text(&output.stderr));
+        assert!(text(&output.stdout).contains("it did not run"), "{signal:?}");
+        assert_gone("sleep 92.625");
+        assert_eq!(fs::read_dir(scratch.path("")).expect("a folder").count(), 0, "{signal:?}");
+    }
+}
+
+#[test]
 fn a_killed_tool_takes_the_command_along() {
     let scratch = Scratch::new();
     let mut child = tool(&["compare", "--only", "weir", "--rounds", "1", "--", "sleep", "93.125"])

@@ -394,14 +394,31 @@ fn a_signal_to_the_tool_is_passed_on() {
 
 #[test]
 fn a_signal_without_handler_ends_both() {
-    let mut child = tool(&["run", "--quiet", "--", "sh", "-c", "echo ready; exec sleep 30"])
-        .stdout(Stdio::piped())
-        .spawn()
-        .expect("the tool starts");
-    let mut out = BufReader::new(child.stdout.take().expect("piped"));
-    out.read_line(&mut String::new()).expect("a line");
-    kill_process(pid(&child), Signal::TERM).expect("kill");
-    assert_eq!(child.wait().expect("it ends").signal(), Some(15));
+    let signals = [Signal::TERM, Signal::USR2, Signal::VTALARM, Signal::XCPU, Signal::IO];
+    for signal in signals {
+        let scratch = Scratch::new();
+        let mut child = tool(&["run", "--quiet", "--", "sh", "-c", "echo ready; exec sleep 30"])
+            .env("TMPDIR", scratch.path(""))
+            .env("XDG_RUNTIME_DIR", scratch.path(""))
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("the tool starts");
+        let mut out = BufReader::new(child.stdout.take().expect("piped"));
+        out.read_line(&mut String::new()).expect("a line");
+        kill_process(pid(&child), signal).expect("kill");
+        assert_eq!(child.wait().expect("it ends").signal(), Some(signal.as_raw()));
+        assert_eq!(fs::read_dir(scratch.path("")).expect("a folder").count(), 0, "{signal:?}");
+    }
+}
+
+#[test]
+fn an_alarm_set_before_the_tool_is_the_commands() {
+    let script = "import os, signal, sys; signal.alarm(1); os.execv(sys.argv[1], sys.argv[1:])";
+    let status = Command::new("python3")
+        .args(["-c", script, WEIR, "run", "--quiet", "--", "sleep", "10"])
+        .status()
+        .expect("this test needs python3");
+    assert_eq!(status.signal(), Some(Signal::ALARM.as_raw()));
 }
 
 #[test]
