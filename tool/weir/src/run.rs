@@ -91,6 +91,7 @@ pub fn run(args: Args) -> Result<End> {
     let changed = changed_environment(&placed, &args.options);
     command.envs(changed.iter().cloned());
     signals.restore_in(&mut command);
+    sys::close_again_in(&mut command);
     if image.is_elf {
         let environment = full_environment(&changed);
         sys::execute_as_is(&mut command, &file, &args.command, &environment)

@@ -23,10 +23,18 @@ static PIPE_WAS_IGNORED: AtomicBool = AtomicBool::new(false);
 /// The same of SIGXFSZ, which `fail_on_file_size` ignores.
 /// Sync: as above.
 static FILE_SIZE_WAS_IGNORED: AtomicBool = AtomicBool::new(false);
+/// Whether descriptors 0 to 2 were closed when the tool started: the runtime opens /dev/null in their place.
+/// Sync: as above.
+static WERE_CLOSED: [AtomicBool; 3] = [const { AtomicBool::new(false) }; 3];
 
 extern "C" fn before_runtime() {
     PIPE_WAS_IGNORED.store(is_ignored(libc::SIGPIPE), Ordering::Relaxed);
     FILE_SIZE_WAS_IGNORED.store(is_ignored(libc::SIGXFSZ), Ordering::Relaxed);
+    for (fd, was_closed) in (0..).zip(&WERE_CLOSED) {
+        // SAFETY: a plain system call that asks about a descriptor, open or not.
+        let flags = unsafe { libc::fcntl(fd, libc::F_GETFD) };
+        was_closed.store(flags < 0, Ordering::Relaxed);
+    }
 }
 
 // SAFETY: the loader calls the entries of this section as functions without results, once, before
@@ -178,6 +186,21 @@ impl Signals {
                 libc::sigprocmask(libc::SIG_BLOCK, &only, std::ptr::null_mut());
             }
         }
+    }
+}
+
+/// Lets `command`, which inherits the tool's descriptors 0 to 2, start without those that the tool started without.
+pub fn close_again_in(command: &mut Command) {
+    // SAFETY: between fork and exec only close is called, on descriptors of the runtime that nothing uses from here on.
+    unsafe {
+        command.pre_exec(|| {
+            for (fd, was_closed) in (0..).zip(&WERE_CLOSED) {
+                if was_closed.load(Ordering::Relaxed) {
+                    libc::close(fd);
+                }
+            }
+            Ok(())
+        });
     }
 }
 

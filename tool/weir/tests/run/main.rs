@@ -175,6 +175,21 @@ fn stdio_is_kept() {
 }
 
 #[test]
+fn closed_descriptors_stay_closed() {
+    let which =
+        "n=0; for fd in 0 1 2; do [ -e /proc/$$/fd/$fd ] || n=$((n * 4 + fd + 1)); done; exit $n";
+    for (closed, code) in [("", 0), ("<&-", 1), (">&-", 2), ("2>&-", 3), ("<&- >&- 2>&-", 27)] {
+        let script = format!("exec \"$@\" {closed}");
+        let run = |before: &[&str]| {
+            let words = [&["-c", &script, "sh"], before, &["sh", "-c", which]].concat();
+            Command::new("sh").args(words).output().expect("sh").status.code()
+        };
+        assert_eq!(run(&[]), Some(code), "{closed}");
+        assert_eq!(run(&[WEIR, "run", "--quiet", "--"]), Some(code), "{closed}");
+    }
+}
+
+#[test]
 fn a_report_that_has_no_room_goes_to_stderr() {
     let output = output(&["run", "--report", "/dev/full", "--", "sh", "-c", "exit 3"]);
     let stderr = text(&output.stderr);
