@@ -83,9 +83,15 @@ fn main() -> ExitCode {
     sys::fail_on_file_size();
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
-        Err(error) => return usage(&error),
+        Err(error) if error.use_stderr() => return usage(&error),
+        // Help, which is what was asked for.
+        Err(text) => return end(output::stdout(&text.to_string()).map(|()| End::Code(0))),
     };
-    match act(cli.action) {
+    end(act(cli.action))
+}
+
+fn end(result: Result<End>) -> ExitCode {
+    match result {
         Ok(End::Code(code)) => ExitCode::from(code),
         Ok(End::Signal(signal)) => {
             sys::die_by(signal);
@@ -137,12 +143,8 @@ fn act(action: Action) -> Result<End> {
     Ok(End::Code(0))
 }
 
-/// Help goes to stdout as it is; an error becomes one line.
+/// An error becomes one line.
 fn usage(error: &clap::Error) -> ExitCode {
-    if matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion) {
-        let _ = error.print();
-        return ExitCode::SUCCESS;
-    }
     let text = error.to_string();
     let first: Vec<&str> =
         text.lines().map(str::trim).take_while(|line| !line.is_empty()).collect();

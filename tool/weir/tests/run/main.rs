@@ -517,11 +517,19 @@ fn the_other_commands_print_to_stdout() {
         (vec!["version"], "library"),
         (vec!["completions", "bash"], "--json"),
         (vec!["--help"], "run"),
+        (vec!["--version"], "weir "),
         (vec!["run", "--help"], "--options"),
     ] {
         let output = output(&arguments);
         assert!(output.status.success(), "{arguments:?}");
         assert!(text(&output.stdout).contains(wanted), "{arguments:?}");
         assert!(output.stderr.is_empty(), "{arguments:?}");
+
+        let full = File::options().write(true).open("/dev/full").expect("the device");
+        let output = tool(&arguments).stdout(full).output().expect("the tool starts");
+        let stderr = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(125), "{arguments:?}: {stderr}");
+        assert!(stderr.starts_with("weir: cannot write to stdout: No space"), "{stderr}");
+        assert_eq!(stderr.matches('\n').count(), 1, "{stderr}");
     }
 }
