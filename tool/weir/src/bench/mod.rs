@@ -251,12 +251,13 @@ fn selected(
 }
 
 fn contenders(args: &Args, place: &mut Place) -> Result<Vec<Contender>> {
-    let mut chosen = allocators::choose(&Choice {
+    let choice = Choice {
         with: args.with.clone(),
         peers: args.peers.clone(),
         only: args.allocators.clone(),
         without: args.without.clone(),
-    })?;
+    };
+    let mut chosen = allocators::choose(&choice, "--allocators")?;
     if let Some(weir) = chosen.iter_mut().find(|allocator| allocator.name == WEIR) {
         weir.path = Some(place.code(LIBRARY_NAME, LIBRARY)?);
     }

@@ -77,8 +77,9 @@ struct Peer {
     note: Option<String>,
 }
 
-/// The chosen allocators in the order of the report: system, weir, then by name of finding.
-pub fn choose(choice: &Choice) -> Result<Vec<Allocator>> {
+/// The chosen allocators in the order of the report: system, weir, then by name of finding. `only` is what the
+/// command line calls the option of that name.
+pub fn choose(choice: &Choice, only: &str) -> Result<Vec<Allocator>> {
     let mut all = vec![system(), weir()];
     all.extend(installed());
     for file in &choice.peers {
@@ -101,7 +102,7 @@ pub fn choose(choice: &Choice) -> Result<Vec<Allocator>> {
     for name in [SYSTEM, WEIR] {
         if choice.without.iter().any(|other| other == name) {
             return Err(usage(format!(
-                "'{name}' is what the others are compared with; only --only can leave it out"
+                "'{name}' is what the others are compared with; only {only} can leave it out"
             )));
         }
     }
@@ -346,12 +347,16 @@ mod tests {
             ..Choice::default()
         };
         let names = |choice: &Choice| -> Vec<String> {
-            choose(choice).expect("a choice").into_iter().map(|allocator| allocator.name).collect()
+            choose(choice, "--only")
+                .expect("a choice")
+                .into_iter()
+                .map(|allocator| allocator.name)
+                .collect()
         };
         assert_eq!(names(&choice(&["weir"], &[])), ["weir"]);
         assert_eq!(names(&choice(&["weir", "system"], &[])), ["system", "weir"]);
-        let error = choose(&choice(&["nope"], &[])).expect_err("unknown").to_string();
+        let error = choose(&choice(&["nope"], &[]), "--only").expect_err("unknown").to_string();
         assert!(error.contains("there are system, weir"), "{error}");
-        assert!(choose(&choice(&[], &["weir"])).is_err());
+        assert!(choose(&choice(&[], &["weir"]), "--only").is_err());
     }
 }

@@ -151,7 +151,7 @@ pub fn compare(args: Args) -> Result<End> {
     for text in &args.fail_if {
         conditions.push(Condition::parse(text).map_err(|why| Exit::error(USAGE, why))?);
     }
-    let chosen = allocators::choose(&args.choice)?;
+    let chosen = allocators::choose(&args.choice, "--only")?;
     check_conditions(&conditions, &chosen, args.rounds)?;
     let Some((name, _)) = args.command.split_first() else {
         return Err(Exit::error(USAGE, "no command: write 'weir compare -- PROGRAM ARGUMENTS'"));
