@@ -36,6 +36,8 @@ use outcome::{Contender, Outcome};
 use progress::Progress;
 use server::Server;
 use std::ffi::OsString;
+use std::fs::File;
+use std::io::ErrorKind;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -166,8 +168,14 @@ pub fn compare(args: Args) -> Result<End> {
     }
     let file = program::find(name, std::env::var_os("PATH").as_deref())?;
     if let Some(input) = &args.input {
-        std::fs::File::open(input).map_err(|error| {
-            Exit::error(USAGE, format!("--input: cannot read {}: {error}", input.display()))
+        // A folder can be opened, and then not be read.
+        let readable = File::open(input).and_then(|file| match file.metadata()?.is_dir() {
+            true => Err(ErrorKind::IsADirectory.into()),
+            false => Ok(()),
+        });
+        readable.map_err(|error| {
+            let why = output::reason(&error);
+            Exit::error(USAGE, format!("--input: cannot read {}: {why}", input.display()))
         })?;
     }
     let json_file = args.json.as_deref().filter(|_| !to_stdout).map(Output::new).transpose()?;
@@ -228,8 +236,7 @@ pub fn compare(args: Args) -> Result<End> {
 /// What has to be executed: the file, or the shell with a text that has no first line for the kernel.
 pub fn executed(file: PathBuf, command: &[OsString]) -> (PathBuf, Vec<OsString>) {
     let image = program::image(&file);
-    let is_script =
-        std::fs::File::open(&file).is_ok_and(|opened| program::interpreter(&opened).is_some());
+    let is_script = File::open(&file).is_ok_and(|opened| program::interpreter(&opened).is_some());
     let arguments = command.to_vec();
     if image.is_elf || is_script || image.facts.is_none() {
         return (file, arguments);
