@@ -72,6 +72,36 @@ impl Drop for Output {
 /// What to do about `ErrorKind::FileTooLarge`.
 pub const FILE_SIZE_HELP: &str = "raise the limit of file sizes (ulimit -f)";
 
+/// Each result needs a file of its own; devices and pipes take several. By the options that name them.
+pub fn check_distinct(named: &[(&str, Option<&Path>)]) -> Result<()> {
+    let mut seen: Vec<(&str, PathBuf)> = Vec::new();
+    for (option, path) in named.iter().filter_map(|(option, path)| Some((*option, (*path)?))) {
+        if fs::metadata(path).is_ok_and(|target| !target.is_file()) {
+            continue;
+        }
+        let place = place(path);
+        if let Some((other, _)) = seen.iter().find(|(_, other)| *other == place) {
+            let shown = path.display();
+            let why =
+                format!("{other} and {option} both name {shown}; give each a file of its own");
+            return Err(Exit::error(USAGE, why));
+        }
+        seen.push((option, place));
+    }
+    Ok(())
+}
+
+/// The same for all names of one file, whether it is there yet or not.
+fn place(path: &Path) -> PathBuf {
+    let whole = std::path::absolute(path).unwrap_or_else(|_| path.to_path_buf());
+    whole.canonicalize().unwrap_or_else(|_| match (whole.parent(), whole.file_name()) {
+        (Some(folder), Some(name)) => {
+            folder.canonicalize().unwrap_or_else(|_| folder.to_path_buf()).join(name)
+        }
+        _ => whole,
+    })
+}
+
 fn is_program(file: &Metadata) -> bool {
     file.is_file() && file.permissions().mode() & 0o111 != 0
 }

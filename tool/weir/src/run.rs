@@ -8,7 +8,7 @@ use crate::elf;
 use crate::errors::{self, Exit, NOT_EXECUTABLE, NOT_FOUND, TOOL, USAGE};
 use crate::library::{LIBRARY, Placed};
 use crate::options;
-use crate::output::{Output, reason};
+use crate::output::{self, Output, reason};
 use crate::plot;
 use crate::program;
 use crate::report::{self, Outcome};
@@ -134,6 +134,12 @@ struct Results {
 impl Results {
     /// Before the command runs: a file that cannot be written is an error before an hour of work, not after.
     fn open(args: &Args) -> Result<Results> {
+        output::check_distinct(&[
+            ("--json", args.json.as_deref()),
+            ("--plot", args.plot.as_deref()),
+            ("--plot-data", args.plot_data.as_deref()),
+            ("--report", args.report.as_deref()),
+        ])?;
         let open = |file: &Option<PathBuf>| file.as_deref().map(Output::new).transpose();
         Ok(Results {
             json: open(&args.json)?,

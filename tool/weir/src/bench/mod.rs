@@ -384,13 +384,19 @@ struct Outputs<'a> {
 
 impl Outputs<'_> {
     fn open<'a>(args: &'a Args, contenders: &[Contender], items: &[Item]) -> Result<Outputs<'a>> {
+        let json = args.json.as_deref().filter(|path| path.as_os_str() != "-");
+        let saved = args.save.as_deref().map(|name| kept(name, ""));
+        output::check_distinct(&[
+            ("--json", json),
+            ("--html", args.html.as_deref()),
+            ("--save", saved.as_deref()),
+        ])?;
         let saved = args.save.as_deref().map(|name| {
             if let Some(why) = cannot_save(args, contenders, items, name) {
                 return Err(Exit::error(USAGE, format!("--save '{name}': {why}")));
             }
             Output::new(&kept(name, ""))
         });
-        let json = args.json.as_deref().filter(|path| path.as_os_str() != "-");
         Ok(Outputs {
             args,
             json: json.map(Output::new).transpose()?,

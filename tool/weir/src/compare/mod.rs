@@ -178,7 +178,9 @@ pub fn compare(args: Args) -> Result<End> {
             Exit::error(USAGE, format!("--input: cannot read {}: {why}", input.display()))
         })?;
     }
-    let json_file = args.json.as_deref().filter(|_| !to_stdout).map(Output::new).transpose()?;
+    let json_file = args.json.as_deref().filter(|_| !to_stdout);
+    output::check_distinct(&[("--json", json_file), ("--plot", args.plot.as_deref())])?;
+    let json_file = json_file.map(Output::new).transpose()?;
     let plot_file = args.plot.as_deref().map(Output::new).transpose()?;
 
     let signals = Signals::take(&sys::ending())

@@ -632,6 +632,7 @@ fn own_errors_are_one_line_with_the_usual_code() {
         (&["--json=/no/such/x", "--", "true"], 125, "cannot write"),
         (&["--json", "out.json", "--", "true"], 2, "write --json=FILE"),
         (&["--plot", "/no/such/x", "--", "true"], 125, "cannot write"),
+        (&["--plot", "x", "--json=x", "--", "true"], 2, "--json and --plot both name x"),
     ];
     for (arguments, code, part) in cases {
         let output = tool(&["compare"]).args(*arguments).output().expect("the tool starts");

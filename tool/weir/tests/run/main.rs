@@ -104,6 +104,16 @@ fn own_errors_are_one_line_with_the_usual_code() {
         (&[], 2, "nothing to do"),
         (&["run", "--wrong", "true"], 2, "'--wrong'"),
         (&["run", "--quiet", "--report", "x", "true"], 2, "cannot be used with"),
+        (
+            &["run", "--json", "x", "--report", "./x", "true"],
+            2,
+            "--json and --report both name ./x",
+        ),
+        (
+            &["run", "--plot", "x", "--plot-data", "x", "true"],
+            2,
+            "--plot and --plot-data both name x",
+        ),
         (&["run", "--options", "on_eror=report", "true"], 2, "did you mean 'on_error'?"),
         (&["run", "--options", "on_error=maybe", "true"], 2, "one of abort, report"),
         (&["run", "--interval", "0", "true"], 2, "'--interval <MS>'"),
@@ -199,6 +209,15 @@ fn a_report_that_has_no_room_goes_to_stderr() {
         "{stderr}"
     );
     assert!(stderr.contains("1 program: on weir"), "{stderr}");
+}
+
+#[test]
+fn a_device_takes_several_results() {
+    let words = ["run", "--json", "/dev/stdout", "--report", "/dev/stdout", "--", "true"];
+    let output = output(&words);
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+    let shown = text(&output.stdout);
+    assert!(shown.contains("weir-run/1") && shown.contains("weir: true"), "{shown}");
 }
 
 #[test]
