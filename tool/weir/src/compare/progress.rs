@@ -19,9 +19,14 @@ pub struct Progress {
     title: Option<String>,
 }
 
+/// Whether the terminal says that it is one on which a bar can be drawn over the last one.
+fn moves_back() -> bool {
+    std::env::var_os("TERM").is_some_and(|term| !term.is_empty() && term != "dumb")
+}
+
 impl Progress {
     pub fn new(quiet: bool, title: Option<String>) -> Progress {
-        let bar = (!quiet && std::io::stderr().is_terminal()).then(|| {
+        let bar = (!quiet && std::io::stderr().is_terminal() && moves_back()).then(|| {
             let bar = ProgressBar::with_draw_target(Some(1), ProgressDrawTarget::stderr());
             let template = "{bar:24} {percent:>3} %  {msg}  {elapsed}, at most {eta} more";
             if let Ok(style) = ProgressStyle::with_template(template) {

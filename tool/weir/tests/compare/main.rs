@@ -10,8 +10,10 @@ mod servers;
 
 use common::{Scratch, check_schema, compile, limited, output, text, tool};
 use rustix::process::{Pid, Signal, kill_process};
+use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 use serde_json::Value;
-use std::fs;
+use std::fs::{self, File};
+use std::io::Read;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Output, Stdio};
@@ -756,6 +758,42 @@ fn a_ratio_is_announced_only_where_there_is_one() {
         let shown = text(&shown.stdout);
         assert_eq!(shown.contains("ratio to system"), announced, "{shown}");
         assert!(shown.contains("medians of 6 interleaved rounds"), "{shown}");
+    }
+}
+
+/// What the tool writes to a terminal of that kind.
+fn on_terminal(kind: Option<&str>, arguments: &[&str]) -> String {
+    let master = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).expect("a terminal");
+    grantpt(&master).expect("grantpt");
+    unlockpt(&master).expect("unlockpt");
+    let name = ptsname(&master, Vec::new()).expect("ptsname");
+    let path = name.to_str().expect("UTF-8");
+    let slave = File::options().read(true).write(true).open(path).expect("the other side");
+    let mut command = tool(arguments);
+    match kind {
+        Some(kind) => command.env("TERM", kind),
+        None => command.env_remove("TERM"),
+    };
+    let mut child = command.stdout(Stdio::null()).stderr(slave).spawn().expect("the tool starts");
+    drop(command);
+    let (mut terminal, mut seen, mut buffer) = (File::from(master), Vec::new(), [0; 256]);
+    // Reading fails when the last process has closed its side.
+    while let Ok(got @ 1..) = terminal.read(&mut buffer) {
+        seen.extend_from_slice(&buffer[..got]);
+    }
+    assert!(child.wait().expect("it ends").success(), "{}", text(&seen));
+    text(&seen)
+}
+
+#[test]
+fn a_bar_is_drawn_where_the_terminal_can() {
+    let words = ["compare", "--only", "system", "--rounds", "2", "--", "sleep", "0.1"];
+    for (kind, drawn) in
+        [(Some("xterm"), true), (Some(""), false), (Some("dumb"), false), (None, false)]
+    {
+        let seen = on_terminal(kind, &words);
+        assert_eq!(seen.contains('\x1b'), drawn, "{kind:?}: {seen:?}");
+        assert_eq!(seen.contains("weir: warm-up, system"), !drawn, "{kind:?}: {seen:?}");
     }
 }
 
