@@ -43,8 +43,8 @@ extern "C" fn before_runtime() {
 #[unsafe(link_section = ".init_array")]
 static BEFORE_RUNTIME: extern "C" fn() = before_runtime;
 
-/// The signals by which others, timers and limits ask a process to end, and do if it does not answer. Left out: those
-/// of its own errors, PIPE, which the runtime ignores, and XFSZ, which `fail_on_file_size` does.
+/// The signals by which others, timers and limits ask a process to end, and do if it does not answer. Left out:
+/// those of its own errors, PIPE, which the runtime ignores, and XFSZ, which `fail_on_file_size` does.
 pub fn ending() -> Vec<i32> {
     let named = [
         libc::SIGINT,
@@ -80,8 +80,8 @@ fn set_disposition(signal: i32, handler: libc::sighandler_t) {
     }
 }
 
-/// From here on, a write beyond the limit of file sizes is an error of that write: by default it ends the process,
-/// without a word and with its files left behind.
+/// From here on, a write beyond the limit of file sizes is an error of that write: by default it ends the
+/// process, without a word and with its files left behind.
 pub fn fail_on_file_size() {
     set_disposition(libc::SIGXFSZ, libc::SIG_IGN);
 }
@@ -189,9 +189,9 @@ impl Signals {
     }
 }
 
-/// Lets `command`, which inherits the tool's descriptors 0 to 2, start without those that the tool started without.
+/// Lets `command`, which inherits the tool's descriptors 0 to 2, start without those that were closed before.
 pub fn close_again_in(command: &mut Command) {
-    // SAFETY: between fork and exec only close is called, on descriptors of the runtime that nothing uses from here on.
+    // SAFETY: between fork and exec only close is called, on descriptors that nothing uses from here on.
     unsafe {
         command.pre_exec(|| {
             for (fd, was_closed) in (0..).zip(&WERE_CLOSED) {
