@@ -274,8 +274,8 @@ static size_t usable_near(const void* p) {
         uint32_t m;
         return arena_block(blocks, p, &m) == NULL ? 0 : medium_bytes(m);
     }
-    int c = load_relaxed(&s->small_class);
-    if (kind != SLICE_SLAB || c < 0) return 0;
+    unsigned c = (uint8_t)load_relaxed(&s->small_class); /* of another class: -1, which is none */
+    if (kind != SLICE_SLAB || c >= SMALL_CLASSES) return 0;
     const struct size_class* k = &size_classes[c];
     uint32_t block;
     return class_finds_block(k, (uintptr_t)p % SLICE_BYTES, &block) ? k->bytes : 0;
