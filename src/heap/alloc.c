@@ -200,12 +200,12 @@ WEIR_FN void* heap_alloc_zeroable(size_t size, bool* zeroed) {
     return span_block_alloc(size, 1, zeroed);
 }
 
-/* What the thread has at hand for a block of size last + 1, more than SMALL_MAX, at a multiple of what all
- * medium blocks start at; NULL: class_alloc knows more. */
-static void* aligned_kept(size_t last) {
+/* What the thread has at hand for a size of more than SMALL_MAX, at a multiple of what all medium blocks
+ * start at; NULL: class_alloc knows more. */
+static void* aligned_kept(size_t size) {
     struct heap* h = heap_self();
-    if (weir_unlikely(last >= SLAB_MAX || h->guard_left <= 1)) return NULL;
-    void* p = medium_unkeep(h, class_of(last + 1) - SMALL_CLASSES);
+    if (weir_unlikely(size > SLAB_MAX || h->guard_left <= 1)) return NULL;
+    void* p = medium_unkeep(h, class_of(size) - SMALL_CLASSES);
     if (weir_likely(p != NULL)) h->guard_left--; /* heap_empty has none */
     return p;
 }
@@ -219,7 +219,7 @@ WEIR_FN void* heap_alloc_aligned(size_t size, size_t align) {
     if (last < SMALL_MAX)
         p = heap_alloc_fast(last);
     else if (align <= UNIT_BYTES)
-        p = aligned_kept(size - 1);
+        p = aligned_kept(size);
     if (weir_likely(p != NULL)) return p;
     if (size <= SLAB_MAX && align <= SLAB_MAX)
         return class_alloc(heap_self(), class_of_aligned(size == 0 ? 1 : size, align), size, align);
@@ -267,7 +267,7 @@ static struct slice* block_find(const void* p, size_t* usable, const char* call)
 /* Usable bytes of the block at p where a look at its slice's record tells; 0: ask block_find. */
 static size_t usable_near(const void* p) {
     const struct slice* s = slice_near(p);
-    if (weir_unlikely(s == NULL || full_is_on())) return 0;
+    if (weir_unlikely(s == NULL || full_is_on() || tag_is_on())) return 0;
     uint16_t* blocks = load_acquire(&s->blocks);
     unsigned kind = load_relaxed(&s->kind); /* last: see arena_chunk_stays */
     if (slice_kind_is_of_chunk(kind)) {

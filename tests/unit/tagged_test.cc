@@ -240,6 +240,10 @@ TEST(Tagged, WrongPointersAreReportedAtTheCall) {
             start(with);
             unit_realloc(tag_clear(unit_alloc(48)), 100);
         });
+        expect_report("tag-mismatch", "the pointer's tag is not the block's", [] {
+            start(with);
+            unit_usable(tag_clear(unit_alloc(48)));
+        });
         expect_report("invalid-free", "not the start of a block", [] {
             start(with);
             unit_free(static_cast<char*>(unit_alloc(48)) + 16);

@@ -50,6 +50,13 @@ static int case_core(char** arguments) {
     abort();
 }
 
+/* Refuses for good what the filter says. */
+static int filtered(struct sock_filter* code, size_t count) {
+    const struct sock_fprog program = {(unsigned short)count, code};
+    return prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0 &&
+           prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) == 0;
+}
+
 #define ALLOW(call)                                                                                          \
     BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_##call, 0, 1), BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW)
 
@@ -71,11 +78,8 @@ static int case_seccomp(char** arguments) {
         ALLOW(exit_group),
         BPF_STMT(BPF_RET | BPF_K, kills ? SECCOMP_RET_KILL_PROCESS : SECCOMP_RET_ERRNO | EPERM),
     };
-    const struct sock_fprog program = {sizeof code / sizeof *code, code};
     if (kills) sink = malloc(10);
-    if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0 ||
-        prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) != 0)
-        return 5;
+    if (!filtered(code, sizeof code / sizeof *code)) return 5;
     if (arguments[1] != NULL && getppid() == -1) return 6;
     return work();
 }
@@ -126,11 +130,8 @@ static int case_unnamed(char** arguments) {
         BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EPERM),
         BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
     };
-    const struct sock_fprog program = {sizeof code / sizeof *code, code};
     (void)arguments;
-    if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0 ||
-        prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) != 0)
-        return 5;
+    if (!filtered(code, sizeof code / sizeof *code)) return 5;
     static char letters[threads] = "abcdefgh";
     for (unsigned round = 0; round < rounds; round++) {
         pthread_t all[threads];
