@@ -152,7 +152,7 @@ void unit_orphans_interrupted(void) { orphans_interrupted(); }
 bool unit_is_orphan(const struct slice* s) { return (s->flags & SLICE_ORPHAN) != 0; }
 size_t unit_drained_bytes_max(void) { return DRAINED_BYTES; }
 bool unit_is_drained(const struct slice* s) { return (s->flags & SLICE_DRAINED) != 0; }
-bool unit_is_large(const struct slice* s) { return s->kind == SLICE_LARGE; }
+bool unit_is_large(const struct slice* s) { return load_relaxed(&s->kind) == SLICE_LARGE; }
 struct os_lock* unit_heaps_lock(void) { return &heaps_lock; }
 struct os_lock* unit_heap_lock(void) { return &heap_self()->lock; }
 struct os_lock* unit_own_lock(void) { return &heap_self()->lock; }
@@ -389,7 +389,7 @@ static const char* slab_wrong(const struct slice* s) {
     if (s->span_slices != slab_class(s)->slices) return "span_slices is not the class's";
     if (s->built > slab_class(s)->capacity) return "more is built than fits";
     for (uint32_t i = 1; i < s->span_slices; i++)
-        if (s[i].kind != SLICE_SLAB_REST || s[i].back != i || s[i].owner != NULL)
+        if (load_relaxed(&s[i].kind) != SLICE_SLAB_REST || s[i].back != i || s[i].owner != NULL)
             return "a further slice is no REST";
     const struct slice_pages* r = slice_pages(s);
     const block_t* taken =
@@ -437,7 +437,7 @@ static const char* slab_wrong(const struct slice* s) {
 
 static void check_slab(struct slice* s, void* context) {
     long* count = context;
-    if (s->kind != SLICE_SLAB || *count < 0) return;
+    if (load_relaxed(&s->kind) != SLICE_SLAB || *count < 0) return; /* an arena's pass may change it */
     const char* wrong = slab_wrong(s);
     if (wrong == NULL) {
         ++*count;
