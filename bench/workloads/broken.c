@@ -4,6 +4,7 @@
  * SPDX-License-Identifier: Apache-2.0
  */
 #define _GNU_SOURCE
+#include <errno.h>
 #include <stdatomic.h>
 #include <stddef.h>
 #include <string.h>
@@ -21,15 +22,21 @@ void free(void* block);
 void* calloc(size_t count, size_t bytes);
 void* realloc(void* block, size_t bytes);
 void* aligned_alloc(size_t alignment, size_t bytes);
+int posix_memalign(void** to, size_t alignment, size_t bytes);
 
 static atomic_uint calls;
+static void* _Atomic last;
+
+/* The last block, when its turn has come and it is fit; or NULL. */
+static void* again(size_t alignment, size_t bytes) {
+    void* before = atomic_load(&last);
+    if (!FAULT_twice || !before || atomic_fetch_add(&calls, 1) % 2 != 0) return NULL;
+    return (size_t)before % alignment == 0 && malloc_usable_size(before) >= bytes ? before : NULL;
+}
 
 void* malloc(size_t bytes) {
-    static void* _Atomic last;
-    void* before = atomic_load(&last);
-    if (FAULT_twice && before && atomic_fetch_add(&calls, 1) % 2 == 0 && malloc_usable_size(before) >= bytes)
-        return before;
-    void* block = __libc_malloc(bytes);
+    void* block = again(1, bytes);
+    if (!block) block = __libc_malloc(bytes);
     atomic_store(&last, block);
     return block;
 }
@@ -43,6 +50,14 @@ void* realloc(void* block, size_t bytes) {
     void* moved = malloc(bytes);
     if (moved && block) memmove(moved, block, before < bytes ? before : bytes);
     return moved;
+}
+
+int posix_memalign(void** to, size_t alignment, size_t bytes) {
+    void* block = again(alignment, bytes);
+    if (!block) block = __libc_memalign(alignment, bytes);
+    atomic_store(&last, block);
+    *to = block;
+    return block ? 0 : ENOMEM;
 }
 
 void* aligned_alloc(size_t alignment, size_t bytes) { return __libc_memalign(alignment, bytes); }

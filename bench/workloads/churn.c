@@ -59,6 +59,28 @@ static void churn(const struct load* load) {
     if (load->variant == FIFO) result_count("revision", 2);
 }
 
+/* ---- aligned: blocks at multiples of 16 to 512, as programs take for vectors and for lines of the cache */
+static void aligned(const struct load* load) {
+    enum { LOW_SHIFT = 4, SHIFTS = 6 };
+    struct block* blocks = memory_map(load->live * sizeof *blocks);
+    sizes_draw(&churn_sizes, load, 25);
+    uint64_t state = 29;
+    load_begin();
+    for (uint32_t work = 0; work < load->work; work++) {
+        struct block* b = &blocks[choice(&state, load->live)];
+        if (b->at) block_drop(b);
+        void* at;
+        size_t alignment = (size_t)1 << (LOW_SHIFT + work % SHIFTS);
+        *b = (struct block){NULL, churn_sizes.bytes[work % SIZES], work};
+        if (posix_memalign(&at, alignment, b->bytes) != 0) give_up("posix_memalign failed");
+        if ((uintptr_t)at % alignment != 0) give_up("posix_memalign aligned otherwise");
+        b->at = at;
+        words_put(b, 0);
+    }
+    blocks_drop(blocks, load->live);
+    load_end();
+}
+
 /* ---- batch: a server's requests or a game's frames. Each takes up to `live` blocks, and all of them are
  * freed in another order before the next one comes. */
 static void batch(const struct load* load) {
@@ -190,6 +212,20 @@ const struct workload workloads_churn[] = {
      "requests: each takes blocks of all sizes of a program, all are freed before the next",
      batch,
      {16, 32 * KIB + 1, 1500000, 400, 0, 0},
+     {1},
+     CHECKED,
+     TOLD},
+    {"batch/buffers",
+     "requests: each takes buffers of 64 KB, all are freed before the next",
+     batch,
+     {64 * KIB, 64 * KIB + 1, 400000, 64, 0, 0},
+     {1},
+     CHECKED,
+     TOLD},
+    {"churn/aligned",
+     "small blocks at multiples of 16 to 512, random lifetimes",
+     aligned,
+     {16, KIB + 1, 3000000, 4000, 0, 0},
      {1},
      CHECKED,
      TOLD},

@@ -43,6 +43,28 @@ static void grow(const struct load* load) {
     load_end();
 }
 
+/* ---- buffers that are too long at first: `high` bytes are taken, from `low` to half of that are filled, and
+ * the rest is given back by realloc, as a reader does that does not know how much comes */
+static void shrink(const struct load* load) {
+    struct block* buffers = memory_map(load->live * sizeof *buffers);
+    struct sequence s = sequence_of(19, load->low);
+    uint64_t state = 19;
+    load_begin();
+    for (uint64_t work = load->work; work; work--) {
+        struct block* b = &buffers[choice(&state, load->live)];
+        if (b->at) block_drop(b);
+        size_t bytes = size_draw(&s, SIZE_UNIFORM, load->low, load->high / 2);
+        *b = (struct block){malloc(load->high), (uint32_t)bytes, (uint32_t)work};
+        if (!b->at) give_up("malloc returned NULL");
+        words_put(b, 0);
+        b->at = realloc(b->at, bytes);
+        if (!b->at) give_up("realloc returned NULL");
+        words_check(b);
+    }
+    blocks_drop(buffers, load->live);
+    load_end();
+}
+
 /* ---- trees: nodes that know each other, so that nothing but the root is on record */
 struct node {
     struct node *left, *right;
@@ -208,6 +230,20 @@ const struct workload workloads_shapes[] = {
      "a few arrays that grow to 16 MB by the same small step, in turns",
      grow,
      {32 * KIB, 16 * MIB, 2400, 4, APPENDING, 0},
+     {1},
+     CHECKED,
+     TOLD},
+    {"grow/recurring",
+     "a few arrays that double to 16 MB and are freed, again and again",
+     grow,
+     {64, 16 * MIB, 4000, 4, DOUBLING, 0},
+     {1},
+     CHECKED,
+     TOLD},
+    {"grow/shrinking",
+     "buffers of 1 MB that realloc cuts to what was filled",
+     shrink,
+     {4 * KIB, MIB, 8000, 200, 0, 0},
      {1},
      CHECKED,
      TOLD},

@@ -62,7 +62,17 @@ static void* large_set_bytes(struct slice* s, size_t old_bytes, size_t bytes) {
     return p;
 }
 
+/* Bytes of blocks that grew and were freed, less what was copied since. What is copied stays resident beside
+ * its copy, but not what is moved: where such blocks come again and again that memory had been in use before,
+ * and need not be given back each time and touched afresh. Sync: the page lock. */
+static uint64_t grown_freed;
+#define GROWN_FREED_MAX (64 * MIB)
+
 static void large_forget(struct slice* s) {
+    if ((s->flags & SLICE_GREW) != 0 && s->bytes < GROWN_FREED_MAX - grown_freed)
+        grown_freed += s->bytes;
+    else if ((s->flags & SLICE_GREW) != 0)
+        grown_freed = GROWN_FREED_MAX;
     sub_relaxed(&span_totals.large, s->bytes);
     add_relaxed(&heap_totals.large_frees, 1);
     s->flags &= (uint8_t)~SLICE_KEPT;
@@ -279,12 +289,36 @@ WEIR_FN void large_clear(void* p, size_t bytes) {
     __builtin_memset(left, 0, (size_t)(end - left));
 }
 
+/* Whether a block that grows by a third or more is copied, so that in all three times its bytes are at most.
+ */
+static bool large_copies(size_t old_bytes, size_t bytes) {
+    enum { parts = 3 };
+    if (bytes < old_bytes + old_bytes / parts || old_bytes > GROWN_FREED_MAX) return false;
+    span_lock();
+    bool copies = grown_freed >= old_bytes;
+    if (copies) grown_freed -= old_bytes;
+    os_lock_give(&page_lock);
+    return copies;
+}
+
+static struct slice* large_copy(struct slice* s, size_t slices, size_t content) {
+    bool zeroed;
+    struct slice* to = span_alloc(slices, 1, &zeroed);
+    if (to == NULL) return NULL;
+    __builtin_memcpy((void*)slice_address(to), (void*)slice_address(s), content);
+    span_free(s);
+    return to;
+}
+
 /* Another span for the block, which frees s. A moved block grows nowhere else than in its span, and two that
  * grow in turns would move for each slice: it gets room for half as much again. NULL: it stays. */
 static WEIR_NOINLINE struct slice* large_move(struct slice* s, size_t bytes, size_t content) {
     if (large_is_fenced(s)) return fence_move(s, bytes, content);
     size_t slices = large_slices(bytes);
-    return span_move(s, slices, slices > s->span_slices ? slices / 2 : 0, content);
+    struct slice* to = large_copies(content, bytes) ? large_copy(s, slices, content) : NULL;
+    if (to == NULL) to = span_move(s, slices, slices > s->span_slices ? slices / 2 : 0, content);
+    if (to != NULL && bytes > content) to->flags |= SLICE_GREW;
+    return to;
 }
 
 WEIR_FN WEIR_NOINLINE void* large_realloc(struct slice* s, size_t size) {

@@ -25,7 +25,7 @@ WEIR_INLINE bool large_is_kept(const struct slice* s) { return (s->flags & SLICE
 /* The records of another region may go away with it; what has fences is kept without the caller's knowing. */
 WEIR_INLINE bool large_may_stay(const struct slice* s) {
     return s->span_slices <= LARGE_KEPT_SLICES && s->region == 0 &&
-           (s->flags & (SLICE_MOVED | SLICE_FENCED)) == 0;
+           (s->flags & (SLICE_MOVED | SLICE_FENCED | SLICE_GREW)) == 0;
 }
 /* Keep a freed block, as one of so many bytes; none is kept, and the owner is inside. At each instruction a
  * fork's child may go on with what is there. */

@@ -42,7 +42,7 @@ enum span_state { SPAN_DIRTY = 0, SPAN_CLEAN = 1, SPAN_UNCOMMITTED = 2, SPAN_STA
  * slabs that nobody owns. KEPT: the active slab of its heap, kept though none, or few, of its blocks were in
  * use. CLOSED: the same, with all its pages holes. FENCED: a large block between inaccessible pages
  * (page/fence.h). EARLY: a slab that was given up before it was full. DRAINED: an ORPHAN, kept though none
- * of its blocks was in use. */
+ * of its blocks was in use. GREW: a large block that moved or was copied as it grew. */
 enum {
     SLICE_MOVED = 1u,
     SLICE_ORPHAN = 2u,
@@ -50,7 +50,8 @@ enum {
     SLICE_CLOSED = 8u,
     SLICE_FENCED = 16u,
     SLICE_EARLY = 32u,
-    SLICE_DRAINED = 64u
+    SLICE_DRAINED = 64u,
+    SLICE_GREW = 128u
 };
 
 /*  region  [ record 0 | record 1 | ... ][ slice k | slice k+1 | ... | frontier ......... end ]

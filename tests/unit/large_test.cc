@@ -343,4 +343,36 @@ TEST_UNEMULATED(Large, TwoThatGrowInTurnsMoveSeldom) {
     }));
 }
 
+// Two more blocks from 1 to 16 MiB by `factor`, in turns, so that each is in the other one's way. How often
+// page tables were changed.
+uint64_t moves_to_grow(Blocks& blocks, double factor) {
+    const uint64_t moves = os_call_counts[OS_REMAP];
+    const size_t first = blocks.all.size();
+    for (size_t i : {first, first + 1}) EXPECT_TRUE(blocks.alloc(1 << 20)) << i;
+    for (double size = factor * (1 << 20); size <= 16 << 20; size *= factor)
+        for (size_t i : {first, first + 1}) EXPECT_TRUE(blocks.realloc(i, size_t(size)));
+    EXPECT_TRUE(contents_right(blocks));
+    return os_call_counts[OS_REMAP] - moves;
+}
+
+// What such a block had as it was freed is worth as much copying, where it grows by much at once.
+TEST_UNEMULATED(Large, WhatGrowsWhereOthersGrewBeforeIsCopied) {
+    EXPECT_FINE(in_child([] {
+        start();
+        Blocks blocks;
+        EXPECT_GE(moves_to_grow(blocks, 2), 4u);
+        blocks.free_all();
+        for (unsigned round = 0; round < 3; round++) {
+            EXPECT_EQ(moves_to_grow(blocks, 2), 0u) << round;
+            EXPECT_EQ(span_totals.moved, 0u);
+            blocks.free_all();
+        }
+        EXPECT_GE(moves_to_grow(blocks, 1.2), 4u); // it would be copied many times over
+        EXPECT_EQ(moves_to_grow(blocks, 2), 0u);
+        EXPECT_GE(moves_to_grow(blocks, 2), 4u); // nothing was freed meanwhile
+        blocks.free_all();
+        expect_nothing_left();
+    }));
+}
+
 } // namespace
