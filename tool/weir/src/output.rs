@@ -14,13 +14,24 @@ use std::path::{Path, PathBuf};
 /// of it, not after. Dropped without `write`, it leaves everything as it was.
 pub struct Output {
     path: PathBuf,
-    file: File,
-    /// The file beside `path` that is renamed to it; none for links, devices and pipes.
+    /// None: stdout.
+    file: Option<File>,
+    /// The file beside `path` that is renamed to it; none for stdout, links, devices and pipes.
     beside: Option<PathBuf>,
+}
+
+/// The name that stands for stdout; a file that is called so is `./-`.
+pub const STDOUT: &str = "-";
+
+pub fn is_stdout(path: &Path) -> bool {
+    path.as_os_str() == STDOUT
 }
 
 impl Output {
     pub fn new(path: &Path) -> Result<Output> {
+        if is_stdout(path) {
+            return Ok(Output { path: path.to_path_buf(), file: None, beside: None });
+        }
         let target = fs::metadata(path).ok();
         if target.as_ref().is_some_and(is_program) {
             return Err(Exit::error(
@@ -41,18 +52,19 @@ impl Output {
             None => open(path),
         };
         let (beside, file) = opened.map_err(|error| cannot_write(path, &error))?;
-        Ok(Output { path: path.to_path_buf(), file, beside })
+        Ok(Output { path: path.to_path_buf(), file: Some(file), beside })
     }
 
     pub fn write(mut self, text: &str) -> Result<()> {
-        self.write_whole(text).map_err(|error| cannot_write(&self.path, &error))
+        let Some(file) = self.file.take() else { return stdout(text) };
+        self.write_whole(file, text).map_err(|error| cannot_write(&self.path, &error))
     }
 
-    fn write_whole(&mut self, text: &str) -> io::Result<()> {
-        if self.beside.is_none() && self.file.metadata()?.is_file() {
-            self.file.set_len(0)?;
+    fn write_whole(&mut self, mut file: File, text: &str) -> io::Result<()> {
+        if self.beside.is_none() && file.metadata()?.is_file() {
+            file.set_len(0)?;
         }
-        self.file.write_all(text.as_bytes())?;
+        file.write_all(text.as_bytes())?;
         if let Some(beside) = &self.beside {
             fs::rename(beside, &self.path)?;
             self.beside = None;
@@ -72,14 +84,15 @@ impl Drop for Output {
 /// What to do about `ErrorKind::FileTooLarge`.
 pub const FILE_SIZE_HELP: &str = "raise the limit of file sizes (ulimit -f)";
 
-/// Each result needs a file of its own; devices and pipes take several. By the options that name them.
+/// Each result needs a file of its own, or stdout; devices and pipes that are named by their path take several.
+/// By the options that name them.
 pub fn check_distinct(named: &[(&str, Option<&Path>)]) -> Result<()> {
     let mut seen: Vec<(&str, PathBuf)> = Vec::new();
     for (option, path) in named.iter().filter_map(|(option, path)| Some((*option, (*path)?))) {
-        if fs::metadata(path).is_ok_and(|target| !target.is_file()) {
+        if !is_stdout(path) && fs::metadata(path).is_ok_and(|target| !target.is_file()) {
             continue;
         }
-        let place = place(path);
+        let place = if is_stdout(path) { path.to_path_buf() } else { place(path) };
         if let Some((other, _)) = seen.iter().find(|(_, other)| *other == place) {
             let shown = path.display();
             let why =

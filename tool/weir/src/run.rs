@@ -35,7 +35,7 @@ pub struct Args {
     /// Time between two samples of memory, in milliseconds
     #[arg(long, value_name = "MS", default_value_t = 50, value_parser = clap::value_parser!(u32).range(1..=3_600_000))]
     interval: u32,
-    /// Write everything that is known to FILE as JSON
+    /// Write everything that is known to FILE as JSON; here and below, - is stdout, after what the command wrote
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
     /// Run-time options of the library, as NAME=VALUE:NAME=VALUE ('weir options' lists them)

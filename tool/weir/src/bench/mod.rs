@@ -83,9 +83,9 @@ pub struct Args {
     #[arg(long)]
     instructions: bool,
     /// Write the result as JSON, to stdout when no FILE is given
-    #[arg(long, value_name = "FILE", num_args = 0..=1, require_equals = true, default_missing_value = "-")]
+    #[arg(long, value_name = "FILE", num_args = 0..=1, require_equals = true, default_missing_value = output::STDOUT)]
     json: Option<PathBuf>,
-    /// Write one page with tables and plots
+    /// Write one page with tables and plots; - is stdout, instead of the tables
     #[arg(long, value_name = "FILE")]
     html: Option<PathBuf>,
     /// Keep the result as bench/results/NAME.json
@@ -374,6 +374,13 @@ fn cannot_save(
     })
 }
 
+impl Args {
+    fn shows_tables(&self) -> bool {
+        let results = [&self.json, &self.html];
+        !self.quiet && !results.into_iter().flatten().any(|path| output::is_stdout(path))
+    }
+}
+
 /// The files that are asked for, opened before hours of work.
 struct Outputs<'a> {
     args: &'a Args,
@@ -384,10 +391,9 @@ struct Outputs<'a> {
 
 impl Outputs<'_> {
     fn open<'a>(args: &'a Args, contenders: &[Contender], items: &[Item]) -> Result<Outputs<'a>> {
-        let json = args.json.as_deref().filter(|path| path.as_os_str() != "-");
         let saved = args.save.as_deref().map(|name| kept(name, ""));
         output::check_distinct(&[
-            ("--json", json),
+            ("--json", args.json.as_deref()),
             ("--html", args.html.as_deref()),
             ("--save", saved.as_deref()),
         ])?;
@@ -399,7 +405,7 @@ impl Outputs<'_> {
         });
         Ok(Outputs {
             args,
-            json: json.map(Output::new).transpose()?,
+            json: args.json.as_deref().map(Output::new).transpose()?,
             saved: saved.transpose()?,
             html: args.html.as_deref().map(Output::new).transpose()?,
         })
@@ -413,10 +419,12 @@ impl Outputs<'_> {
             Some(name) => Some(Output::new(&kept(name, ".partial"))),
             None => self.saved.map(Ok),
         };
-        let to_stdout = self.args.json.is_some() && self.json.is_none();
-        let shown = if to_stdout { json.clone() } else { text::closing(document) };
         let written = [
-            if self.args.quiet && !to_stdout { Ok(()) } else { output::stdout(&shown) },
+            if self.args.shows_tables() {
+                output::stdout(&text::closing(document))
+            } else {
+                Ok(())
+            },
             self.json.map_or(Ok(()), |file| file.write(&json)),
             saved.map_or(Ok(()), |file| file?.write(&json)),
             self.html.map_or(Ok(()), |file| file.write(&html::page(document)?)),
@@ -454,8 +462,8 @@ impl Run<'_> {
             };
             let table = text::workload(&entry);
             self.document.workloads.push(entry);
-            // Where stdout is not for the JSON, each table is shown as soon as there is one.
-            if !self.args.quiet && self.args.json.as_deref() != Some(Path::new("-")) {
+            // Where stdout is not for a result, each table is shown as soon as there is one.
+            if self.args.shows_tables() {
                 output::stdout(&table)?;
             }
             if signal.is_some() {

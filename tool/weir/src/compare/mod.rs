@@ -60,9 +60,9 @@ pub struct Args {
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(0..=100))]
     warmup: u32,
     /// Write everything that is known as JSON, to stdout when no FILE is given
-    #[arg(long, value_name = "FILE", num_args = 0..=1, require_equals = true, default_missing_value = "-")]
+    #[arg(long, value_name = "FILE", num_args = 0..=1, require_equals = true, default_missing_value = output::STDOUT)]
     json: Option<PathBuf>,
-    /// Draw resident memory over time for each allocator, as SVG
+    /// Draw resident memory over time for each allocator, as SVG; - is stdout, instead of the tables
     #[arg(long, value_name = "FILE")]
     plot: Option<PathBuf>,
     /// End with status 1 if so, as 'time>+3%' or 'peak>10% vs jemalloc'; may be given more than once
@@ -158,8 +158,8 @@ pub fn compare(args: Args) -> Result<End> {
     let Some((name, _)) = args.command.split_first() else {
         return Err(Exit::error(USAGE, "no command: write 'weir compare -- PROGRAM ARGUMENTS'"));
     };
-    let to_stdout = args.json.as_ref().is_some_and(|path| path.as_os_str() == "-");
-    if to_stdout && args.command.get(1).is_some_and(|word| word == "--") {
+    let to_stdout = |path: &Option<PathBuf>| path.as_deref().is_some_and(output::is_stdout);
+    if to_stdout(&args.json) && args.command.get(1).is_some_and(|word| word == "--") {
         let name = name.to_string_lossy();
         return Err(Exit::error(
             USAGE,
@@ -178,10 +178,11 @@ pub fn compare(args: Args) -> Result<End> {
             Exit::error(USAGE, format!("--input: cannot read {}: {why}", input.display()))
         })?;
     }
-    let json_file = args.json.as_deref().filter(|_| !to_stdout);
-    output::check_distinct(&[("--json", json_file), ("--plot", args.plot.as_deref())])?;
-    let json_file = json_file.map(Output::new).transpose()?;
-    let plot_file = args.plot.as_deref().map(Output::new).transpose()?;
+    let tables = !args.quiet && !to_stdout(&args.json) && !to_stdout(&args.plot);
+    let (json, plot) = (args.json.as_deref(), args.plot.as_deref());
+    output::check_distinct(&[("--json", json), ("--plot", plot)])?;
+    let json_file = json.map(Output::new).transpose()?;
+    let plot_file = plot.map(Output::new).transpose()?;
 
     let signals = Signals::take(&sys::ending())
         .context("cannot receive signals: the limit of open files (ulimit -n) may be too low")?;
@@ -216,13 +217,9 @@ pub fn compare(args: Args) -> Result<End> {
         Some(_) => document().context("cannot write JSON")?,
         None => String::new(),
     };
-    let shown = match to_stdout {
-        true => &document,
-        false => &format!("{table}{answers_text}"),
-    };
     // One that cannot be written does not take the others along.
     let written = [
-        if args.quiet && !to_stdout { Ok(()) } else { output::stdout(shown) },
+        if tables { output::stdout(&format!("{table}{answers_text}")) } else { Ok(()) },
         json_file.map_or(Ok(()), |file| file.write(&document)),
         plot_file.map_or(Ok(()), |file| file.write(&plot::draw(&outcome)?)),
     ];

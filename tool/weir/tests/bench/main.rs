@@ -352,7 +352,7 @@ fn wrong_usage_is_told() {
     let few_rests = ["--rests", "5", "--against", shown(&text_file), "--fail-if", "final>0%"];
     let unlike = |condition| ["--against", shown(&text_file), "--fail-if", condition];
     let (close, tabs) = (unlike("time>3%vs jemalloc"), unlike("time>3%\tvs\tsystem"));
-    let cases: [(&[&str], &str); 11] = [
+    let cases: [(&[&str], &str); 12] = [
         (&few_rests, "at least 6 --rests"),
         (&close, "leave 'vs' out"),
         (&tabs, "leave 'vs' out"),
@@ -362,6 +362,7 @@ fn wrong_usage_is_told() {
         (&["--quick", "--rounds", "3"], "cannot be used with"),
         (&["--save", "a/b"], "a name, not a path"),
         (&["--json=x", "--html", "x"], "--json and --html both name x"),
+        (&["--json", "--html", "-"], "--json and --html both name -"),
         (&["--allocators", "nobody"], "no allocator 'nobody' here"),
         (&["--without", "weir"], "only --allocators can leave it out"),
     ];

@@ -635,6 +635,7 @@ fn own_errors_are_one_line_with_the_usual_code() {
         (&["--json", "out.json", "--", "true"], 2, "write --json=FILE"),
         (&["--plot", "/no/such/x", "--", "true"], 125, "cannot write"),
         (&["--plot", "x", "--json=x", "--", "true"], 2, "--json and --plot both name x"),
+        (&["--plot", "-", "--json", "--", "true"], 2, "--json and --plot both name -"),
     ];
     for (arguments, code, part) in cases {
         let output = tool(&["compare"]).args(*arguments).output().expect("the tool starts");
@@ -644,6 +645,17 @@ fn own_errors_are_one_line_with_the_usual_code() {
         assert_eq!(message.lines().count(), 1, "{arguments:?}: {message}");
         assert!(output.stdout.is_empty());
     }
+}
+
+#[test]
+fn a_plot_for_stdout_stands_alone_there() {
+    let scratch = Scratch::new();
+    let words = ["--only", "weir", "--rounds", "1", "--warmup", "0", "--plot", "-", "--", "true"];
+    let mut run = tool(&["compare"]);
+    let output = run.args(words).current_dir(scratch.path("")).output().expect("the tool starts");
+    let shown = text(&output.stdout);
+    assert!(shown.starts_with('<') && shown.trim_end().ends_with("</svg>"), "{shown}");
+    assert!(!scratch.path("-").exists());
 }
 
 #[test]

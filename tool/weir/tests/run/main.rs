@@ -114,6 +114,7 @@ fn own_errors_are_one_line_with_the_usual_code() {
             2,
             "--plot and --plot-data both name x",
         ),
+        (&["run", "--json", "-", "--report", "-", "true"], 2, "--json and --report both name -"),
         (&["run", "--options", "on_eror=report", "true"], 2, "did you mean 'on_error'?"),
         (&["run", "--options", "on_error=maybe", "true"], 2, "one of abort, report"),
         (&["run", "--interval", "0", "true"], 2, "'--interval <MS>'"),
@@ -218,6 +219,29 @@ fn a_device_takes_several_results() {
     assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
     let shown = text(&output.stdout);
     assert!(shown.contains("weir-run/1") && shown.contains("weir: true"), "{shown}");
+}
+
+#[test]
+fn a_dash_is_stdout_and_comes_after_what_the_command_wrote() {
+    let scratch = Scratch::new();
+    let here = |options: &[&str]| {
+        let mut run = tool(&["run"]);
+        run.args(options).args(["--", "sh", "-c", "echo out; exit 3"]);
+        let output = run.current_dir(scratch.path("")).output().expect("the tool starts");
+        assert_eq!(output.status.code(), Some(3), "{options:?}: {}", text(&output.stderr));
+        let all = text(&output.stdout);
+        all.strip_prefix("out\n").unwrap_or_else(|| panic!("{options:?}: {all}")).to_owned()
+    };
+    let json: Value = serde_json::from_str(&here(&["--quiet", "--json", "-"])).expect("JSON");
+    assert_eq!(json["schema"], "weir-run/1");
+    assert!(here(&["--report", "-"]).starts_with("weir: sh -c"));
+    assert!(here(&["--quiet", "--plot", "-"]).contains("<svg"));
+    assert!(here(&["--quiet", "--plot-data", "-"]).contains('\t'));
+    assert!(!scratch.path("-").exists());
+
+    // A file of that name has a path.
+    assert_eq!(here(&["--quiet", "--json", "./-"]), "");
+    assert!(scratch.path("-").exists());
 }
 
 #[test]
