@@ -229,8 +229,9 @@ WEIR_FN bool core_options_parse(const char* string) {
         while (string[length] != '\0' && string[length] != ':') length++;
         size_t name_length = 0;
         while (name_length < length && string[name_length] != '=') name_length++;
-        if (name_length == length && length != 0) {
-            option_warn(string, length, "' has no value; write ", "name=value");
+        if (length != 0 && (name_length == 0 || name_length == length)) {
+            const char* lacks = name_length == 0 ? "' has no name; write " : "' has no value; write ";
+            option_warn(string, length, lacks, "name=value");
             good = false;
         } else if (length != 0) {
             good &= option_set(string, name_length, string + name_length + 1, length - name_length - 1);

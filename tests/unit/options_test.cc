@@ -215,6 +215,11 @@ TEST_F(Options, UnknownNamesGetTheNearest) {
                   "weir: option '" + row.name + "_' is unknown; did you mean " + row.name + "\n");
 }
 
+TEST_F(Options, AMissingNameIsSaid) {
+    EXPECT_EQ(printed_by("=", false), "weir: option '=' has no name; write name=value\n");
+    EXPECT_EQ(printed_by("=full", false), "weir: option '=full' has no name; write name=value\n");
+}
+
 TEST_F(Options, VeryLongNamesAreCut) {
     std::string name(200, 'n');
     std::string printed = printed_by(name + "=1", false);

@@ -54,6 +54,9 @@ pub fn check(text: &str) -> Result<()> {
 fn check_against(table: &[Opt], text: &str) -> Result<()> {
     for pair in text.split(':').filter(|pair| !pair.is_empty()) {
         let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
+        if name.is_empty() {
+            bail!("option '{pair}' has no name: write NAME=VALUE");
+        }
         let Some(option) = table.iter().find(|option| option.name == name) else {
             match nearest(table, name) {
                 Some(near) => bail!("unknown option '{name}': did you mean '{near}'?"),
@@ -246,6 +249,7 @@ mod tests {
 
     #[test]
     fn an_unknown_name_gets_the_nearest() {
+        assert_eq!(error("=full"), "option '=full' has no name: write NAME=VALUE");
         assert_eq!(error("dirty_mx=1"), "unknown option 'dirty_mx': did you mean 'dirty_max'?");
         assert_eq!(error("on-error=x"), "unknown option 'on-error': did you mean 'on_error'?");
         assert!(error("zzzzzzzzzzzzzzzz=1").contains("'weir options' lists"));
