@@ -6,7 +6,7 @@
 
 use crate::elf;
 use crate::errors::{self, Exit, NOT_EXECUTABLE, NOT_FOUND, TOOL, USAGE};
-use crate::library::{LIBRARY, Placed};
+use crate::library::{LIBRARY, LIBRARY_NAME, Placed};
 use crate::options;
 use crate::output::{self, Output, reason};
 use crate::plot;
@@ -20,8 +20,9 @@ use crate::{procfs, wire};
 use anyhow::{Context as _, Result};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::env;
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::io::{self, Write};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -208,7 +209,9 @@ fn changed_environment(placed: &Placed, options: &[String]) -> Vec<(OsString, Os
         }
         value
     };
-    let preload = joined(placed.library.clone().into(), env::var_os("LD_PRELOAD"));
+    let wire = env::var_os("WEIR_WIRE").map(PathBuf::from);
+    let before = env::var_os("LD_PRELOAD").map(|list| without_outer_library(list, wire.as_deref()));
+    let preload = joined(placed.library.clone().into(), before);
     let mut changed =
         vec![("LD_PRELOAD".into(), preload), ("WEIR_WIRE".into(), placed.wire_path.clone().into())];
     if !options.is_empty() {
@@ -221,6 +224,23 @@ fn changed_environment(placed: &Placed, options: &[String]) -> Vec<(OsString, Os
         changed.push(("WEIR_OPTIONS".into(), value));
     }
     changed
+}
+
+/// The preload list without the library of a `weir run` around this one, which lies beside its wire: both
+/// copies would claim slots in the new wire, and of those behind the first no call would come.
+fn without_outer_library(list: OsString, wire: Option<&Path>) -> OsString {
+    let Some(folder) = wire.and_then(Path::parent) else { return list };
+    let is_outer = |entry: &[u8]| {
+        let path = Path::new(OsStr::from_bytes(entry));
+        path.file_name().is_some_and(|name| name == LIBRARY_NAME) && path.parent() == Some(folder)
+    };
+    let split = |byte: &u8| *byte == b':' || byte.is_ascii_whitespace();
+    let entries = || list.as_bytes().split(split);
+    if !entries().any(is_outer) {
+        return list;
+    }
+    let kept: Vec<&[u8]> = entries().filter(|entry| !is_outer(entry)).collect();
+    OsString::from_vec(kept.join(&b':'))
 }
 
 /// The whole environment of the command.

@@ -7,7 +7,7 @@
 use crate::elf::{self, Class};
 use crate::program::Facts;
 use crate::sys::{self, Change};
-use crate::watch::{Preload, Process, Program};
+use crate::watch::{Preload, Process, Program, Wire};
 use crate::wire::{Slot, State};
 use std::fs::File;
 
@@ -248,6 +248,12 @@ fn reason_without_slot(
         );
     }
     if let Some(environment) = &program.environment {
+        if environment.wire == Wire::Other {
+            return reason(
+                "other_run",
+                "another 'weir run' took over, whose report tells whether it is on weir",
+            );
+        }
         match &environment.preload {
             Preload::Missing => {
                 return reason(
@@ -255,10 +261,10 @@ fn reason_without_slot(
                     "its parent removed the library from LD_PRELOAD (a cleaned environment)",
                 );
             }
-            Preload::Behind(_) | Preload::First if !environment.has_wire => {
+            Preload::Behind(_) | Preload::First if environment.wire == Wire::Missing => {
                 return reason(
                     "wire_cleared",
-                    "its parent removed or changed WEIR_WIRE: it may run on weir, unproven",
+                    "its parent removed WEIR_WIRE: it may run on weir, unproven",
                 );
             }
             _ => {}
@@ -499,13 +505,14 @@ mod tests {
 
     #[test]
     fn the_surroundings_give_the_reason() {
-        let with = |preload, has_wire| Program {
-            environment: Some(Environment { preload, has_wire }),
+        let with = |preload, wire| Program {
+            environment: Some(Environment { preload, wire }),
             ..program("/x")
         };
-        assert_eq!(code(with(Preload::Missing, true)), "preload_cleared");
-        assert_eq!(code(with(Preload::First, false)), "wire_cleared");
-        assert_eq!(code(with(Preload::First, true)), "ended_early");
+        assert_eq!(code(with(Preload::Missing, Wire::Own)), "preload_cleared");
+        assert_eq!(code(with(Preload::First, Wire::Missing)), "wire_cleared");
+        assert_eq!(code(with(Preload::Missing, Wire::Other)), "other_run");
+        assert_eq!(code(with(Preload::First, Wire::Own)), "ended_early");
         assert_eq!(code(Program { mapped: Some(true), ..program("/x") }), "no_handshake");
         assert_eq!(code(Program { mapped: Some(false), ..program("/x") }), "not_loaded");
         assert_eq!(code(Program { hidden: true, ..program("/x") }), "secure_execution");
@@ -532,7 +539,7 @@ mod tests {
         assert_eq!(reason(defines("__asan_init")), "sanitizer");
         assert_eq!(reason(program("/x")), "no_call");
         let preload = Preload::Behind("/other.so".to_owned());
-        let behind = Environment { preload, has_wire: true };
+        let behind = Environment { preload, wire: Wire::Own };
         let behind = Program { environment: Some(behind), ..program("/x") };
         assert_eq!(reason(behind), "preload_outranked");
     }

@@ -66,7 +66,16 @@ pub struct Program {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Environment {
     pub preload: Preload,
-    pub has_wire: bool,
+    pub wire: Wire,
+}
+
+/// What WEIR_WIRE names.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Wire {
+    Own,
+    /// That of another `weir run`, which was started within this one.
+    Other,
+    Missing,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -398,7 +407,11 @@ fn environment(pid: i32, placed: &Placed) -> Option<Environment> {
     let [preload, wire] = procfs::environment(pid, ["LD_PRELOAD", "WEIR_WIRE"])?;
     Some(Environment {
         preload: preload_order(&preload.unwrap_or_default(), placed.library.as_os_str().as_bytes()),
-        has_wire: wire.as_deref() == Some(placed.wire_path.as_os_str().as_bytes()),
+        wire: match wire.unwrap_or_default() {
+            path if path == placed.wire_path.as_os_str().as_bytes() => Wire::Own,
+            path if path.is_empty() => Wire::Missing,
+            _ => Wire::Other,
+        },
     })
 }
 

@@ -371,6 +371,25 @@ fn a_cleaned_environment_is_named() {
 }
 
 #[test]
+fn a_run_inside_a_run_takes_its_programs_over() {
+    let scratch = Scratch::new();
+    let file = scratch.path("inner.json");
+    let inner = file.to_str().expect("UTF-8");
+    let script = "sleep 0.2; true";
+    let (_, outer) = json(&[WEIR, "run", "--quiet", "--json", inner, "--", "sh", "-c", script]);
+    for name in [&real("sh"), &real("sleep")] {
+        assert_eq!(process(&outer, name)["reason"], "other_run", "{outer:#}");
+    }
+    assert_eq!(process(&outer, "/weir")["verdict"], "reached", "{outer:#}");
+
+    let inner = fs::read_to_string(&file).expect("the JSON was written");
+    let inner: Value = serde_json::from_str(&inner).expect("it is JSON");
+    let rows = inner["processes"].as_array().expect("an array");
+    assert_eq!(rows.len(), 2, "one for each program: {inner:#}");
+    assert!(rows.iter().all(|row| row["verdict"] == "reached"), "{inner:#}");
+}
+
+#[test]
 fn what_may_have_been_missed_is_said() {
     let (_, one) = json(&["ls", "/"]);
     assert_eq!(one["handshake"]["may_have_missed"], false, "{one:#}");
