@@ -25,21 +25,27 @@ void* aligned_alloc(size_t alignment, size_t bytes);
 int posix_memalign(void** to, size_t alignment, size_t bytes);
 
 static atomic_uint calls;
-static void* _Atomic last;
+static void* _Atomic last, *_Atomic before_last;
 
-/* The last block, when its turn has come and it is fit; or NULL. */
-static void* again(size_t alignment, size_t bytes) {
+static void* given(void* block) {
+    atomic_store(&before_last, atomic_exchange(&last, block));
+    return block;
+}
+
+/* The last block that is not `but`, when its turn has come and it is fit; or NULL. */
+static void* again(const void* but, size_t alignment, size_t bytes) {
     void* before = atomic_load(&last);
-    if (!FAULT_twice || !before || atomic_fetch_add(&calls, 1) % 2 != 0) return NULL;
+    if (before == but) before = atomic_load(&before_last);
+    if (!FAULT_twice || !before || atomic_fetch_add(&calls, 1) % 3 != 0) return NULL;
     return (size_t)before % alignment == 0 && malloc_usable_size(before) >= bytes ? before : NULL;
 }
 
-void* malloc(size_t bytes) {
-    void* block = again(1, bytes);
-    if (!block) block = __libc_malloc(bytes);
-    atomic_store(&last, block);
-    return block;
+static void* take(const void* but, size_t bytes) {
+    void* block = again(but, 1, bytes);
+    return given(block ? block : __libc_malloc(bytes));
 }
+
+void* malloc(size_t bytes) { return take(NULL, bytes); }
 
 void free(void* block) { (void)block; }
 
@@ -47,17 +53,15 @@ void* calloc(size_t count, size_t bytes) { return __libc_calloc(count, bytes); }
 
 void* realloc(void* block, size_t bytes) {
     size_t before = block ? malloc_usable_size(block) : 0;
-    void* moved = malloc(bytes);
+    void* moved = take(block, bytes);
     if (moved && block) memmove(moved, block, before < bytes ? before : bytes);
     return moved;
 }
 
 int posix_memalign(void** to, size_t alignment, size_t bytes) {
-    void* block = again(alignment, bytes);
-    if (!block) block = __libc_memalign(alignment, bytes);
-    atomic_store(&last, block);
-    *to = block;
-    return block ? 0 : ENOMEM;
+    void* block = again(NULL, alignment, bytes);
+    *to = given(block ? block : __libc_memalign(alignment, bytes));
+    return *to ? 0 : ENOMEM;
 }
 
 void* aligned_alloc(size_t alignment, size_t bytes) { return __libc_memalign(alignment, bytes); }
