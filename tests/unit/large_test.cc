@@ -381,7 +381,9 @@ TEST_UNEMULATED(Large, WhatGrowsWhereOthersGrewBeforeIsCopied) {
             blocks.free_all();
         }
         EXPECT_EQ(moves_to_grow(blocks, 2), 0u);
-        EXPECT_GE(moves_to_grow(blocks, 2), 1u); // nothing was freed meanwhile
+        uint64_t moves = 0; // nothing is freed meanwhile; some of them find room where they lie
+        for (unsigned more = 0; more < 4; more++) moves += moves_to_grow(blocks, 2);
+        EXPECT_GE(moves, 4u);
         blocks.free_all();
         expect_nothing_left();
     }));

@@ -156,12 +156,11 @@ TEST(Realloc, ALargeBlockThatShrinksByMuchLeavesItsSpan) {
         for (size_t size : {large / 2 - 1, size_t{100000}, size_t{65537}, size_t{5000}}) {
             char* p = block(large);
             auto* q = static_cast<char*>(unit_realloc(p, size));
-            EXPECT_NE(bare(q), bare(p)) << size;
+            EXPECT_NE(q, p) << size;
             EXPECT_TRUE(holds(q, size));
             expect_class(q, size, 0);
-            void* again = unit_alloc(large);
-            EXPECT_EQ(bare(again), bare(p)) << size; // with its memory
-            unit_free(again);
+            EXPECT_EQ(unit_alloc(large), p) << size; // with its memory
+            unit_free(p);
             unit_free(q);
         }
         for (size_t size : {large / 2, large / 2 + 1, large - 4096}) {
