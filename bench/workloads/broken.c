@@ -32,7 +32,8 @@ static void* given(void* block) {
     return block;
 }
 
-/* The last block that is not `but`, when its turn has come and it is fit; or NULL. */
+/* The last block that is not `but`, when its turn has come and it is fit; or NULL. Each third call has its
+ * turn: where malloc and realloc alternate, each second would be the same one's. */
 static void* again(const void* but, size_t alignment, size_t bytes) {
     void* before = atomic_load(&last);
     if (before == but) before = atomic_load(&before_last);

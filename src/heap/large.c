@@ -69,10 +69,8 @@ static uint64_t grown_freed;
 #define GROWN_FREED_MAX (64 * MIB)
 
 static void large_forget(struct slice* s) {
-    if ((s->flags & SLICE_GREW) != 0 && s->bytes < GROWN_FREED_MAX - grown_freed)
-        grown_freed += s->bytes;
-    else if ((s->flags & SLICE_GREW) != 0)
-        grown_freed = GROWN_FREED_MAX;
+    uint64_t more = GROWN_FREED_MAX - grown_freed;
+    if ((s->flags & SLICE_GREW) != 0) grown_freed += s->bytes < more ? s->bytes : more;
     sub_relaxed(&span_totals.large, s->bytes);
     add_relaxed(&heap_totals.large_frees, 1);
     s->flags &= (uint8_t)~SLICE_KEPT;

@@ -22,7 +22,8 @@ WEIR_FN void* large_alloc(size_t size, size_t align, bool* zeroed);
 WEIR_FN void large_free(struct slice* s, const char* call);
 /* Whether the block was freed, and is kept by some thread. */
 WEIR_INLINE bool large_is_kept(const struct slice* s) { return (s->flags & SLICE_KEPT) != 0; }
-/* The records of another region may go away with it; what has fences is kept without the caller's knowing. */
+/* The records of another region may go away with it; what has fences is kept without the caller's knowing;
+ * what grew is counted when it goes. */
 WEIR_INLINE bool large_may_stay(const struct slice* s) {
     return s->span_slices <= LARGE_KEPT_SLICES && s->region == 0 &&
            (s->flags & (SLICE_MOVED | SLICE_FENCED | SLICE_GREW)) == 0;
